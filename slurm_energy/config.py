@@ -107,6 +107,31 @@ class PolicyConfig:
     )
     max_slowdown: float = setting(0.05, "Slowdown bound of balanced jobs (ratio to the default clock).", 0.0, 2.0)
     saver_max_slowdown: float = setting(0.20, "Slowdown bound of saver jobs.", 0.0, 2.0)
+    slowdown_bound: Literal["each-job", "mean"] = setting(
+        "each-job",
+        "What these bounds hold for: each-job: the slowest of all measured programs keeps them; mean: programs do in "
+        "the mean, and some jobs take longer. A user's own --energy-max-slowdown is always that of his job.",
+    )
+    min_saving_per_slowdown: float = setting(
+        2.0,
+        "Energy in per cent that a clock must save for each per cent of time, as a mean over programs; else a faster "
+        "one is taken. 0: the bound alone decides.",
+        0.0,
+        100.0,
+    )
+    price_per_gpu_hour: float = setting(
+        0.0,
+        "What an hour of a GPU costs; with policy.price_per_kwh in the same money, the cheapest clock inside the bound "
+        "is taken in the place of min_saving_per_slowdown. 0: not stated.",
+        0.0,
+        1e6,
+    )
+    price_per_kwh: float = setting(0.0, "What a kWh costs; facility.pue is added. 0: not stated.", 0.0, 1e6)
+    assumed_curves: bool = setting(
+        False,
+        "Whether a GPU type of which no clock curve is known takes the A100's, in proportion to its own clocks and "
+        "power limit; such clocks are marked as assumed, and no saving is promised.",
+    )
     balanced_time_weight: float = setting(
         0.5,
         "What time is worth to balanced jobs beside energy (which is worth the rest of 1), for networks that choose "
@@ -140,8 +165,11 @@ class PolicyConfig:
         "Whether lower clocks are tried for a minute each in running jobs, and the next run of the name begins with "
         "what was found: off: never; asked: for jobs with --energy-trials=on; on: for all without --energy-trials=off.",
     )
-    gpu_count: Literal["on", "off"] = setting(
-        "on", "Whether jobs that name several numbers of GPUs (--energy-gpus) are given one of them; off: their own."
+    gpu_count: Literal["on", "rule", "off"] = setting(
+        "on",
+        "Whether jobs that name several numbers of GPUs (--energy-gpus) are given one of them: on: the policy weighs "
+        "them where it can and runs tell how the job scales, else a rule chooses; rule: the rule alone; off: their "
+        "own.",
     )
     unmeasured_gpu_count: int = setting(
         4,
@@ -151,7 +179,7 @@ class PolicyConfig:
         4096,
     )
     clocks: Literal["oracle", "learned"] = setting(
-        "oracle", "Who chooses the clock under gnn: the exact oracle where the job lands, or the network too."
+        "oracle", "Who chooses the clock under gnn: the exact optimum where the job lands, or the network too."
     )
 
 
@@ -164,6 +192,13 @@ class GuardConfig:
     )
     time_limit_margin: float = setting(
         0.02, "Share of the time limit that stays free after the predicted end.", 0.0, 0.9
+    )
+    max_added_timeouts: float = setting(
+        0.01,
+        "Where policy.slowdown_bound is mean: how much more likely a lower clock may make it that a job reaches its "
+        "time limit, by the spread of its name's runs. Under each-job all but one in twenty end inside it.",
+        0.0,
+        0.2,
     )
     min_energy_saving: float = setting(0.02, "A clock that saves less stays at the default.", 0.0, 1.0)
 
@@ -182,6 +217,16 @@ class RoutingConfig:
         "Whether a learned policy may add a soft --prefer feature; never a hard constraint. "
         "Needs SchedulerParameters=ignore_prefer_validation in slurm.conf.",
     )
+    redecide: Literal["off", "clock", "on"] = setting(
+        "off",
+        "Whether jobs that wait are decided again: clock: their clocks alone, which their nodes fetch at the start; "
+        "on: also partitions and number of GPUs where their users left them open, by `scontrol --uid=USER update`, "
+        "for which the daemon must run as SlurmUser or root.",
+    )
+    redecide_seconds: float = setting(
+        60.0, "A waiting job is decided again at most so often, and only after a new snapshot.", 1.0, 86_400.0
+    )
+    redecide_per_minute: int = setting(600, "Most waiting jobs that are changed in Slurm in a minute.", 1, 60_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,6 +282,11 @@ class NodeConfig:
         10_000,
     )
     set_clocks: bool = setting(True, "False: measure only, never touch a clock on this node.")
+    fetch_decisions: bool = setting(
+        False,
+        "Prologs ask the daemon for the decision on their job, and take no other: for sites without the compiled "
+        "plugin, whose jobs carry none (job_submit/lua).",
+    )
     time_scale: float = setting(
         1.0, "Device seconds per wall second: 1 on real hardware, above it in the laboratory.", 0.001, 100000.0
     )
@@ -278,6 +328,33 @@ class FacilityConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NightlyConfig:
+    """Candidate policies from the site's own history, and their way to the live policy (slurm-energy retrain)."""
+
+    directory: str = setting("", "Folder of candidates; empty: candidates below daemon.state_directory.")
+    min_jobs: int = setting(200, "Ended jobs with GPUs below which nothing is learned.", 20, 1_000_000)
+    max_minutes: float = setting(25.0, "Time that a run may take; what is left out then is said.", 0.1, 1440.0)
+    max_memory_gib: float = setting(3.0, "Memory of each of its processes.", 0.25, 1024.0)
+    workers: int = setting(2, "Processes that replay jobs.", 1, 256)
+    replayed_jobs: int = setting(1500, "Most jobs of one replay, before the split and after it.", 20, 1_000_000)
+    promote: Literal["off", "approved", "automatic"] = setting(
+        "approved",
+        "How a candidate that passed the gate gets on: off: by policy promote alone; approved: by itself into shadow, "
+        "farther only after policy approve; automatic: by itself on sequential tests.",
+    )
+    canary_share: float = setting(0.2, "Share of the users whose jobs a candidate in canary decides.", 0.01, 0.9)
+    canary_period_hours: float = setting(
+        24.0, "Time for which a user's jobs stay with one policy; which one is drawn again afterwards.", 0.01, 720.0
+    )
+    shadow_decisions: int = setting(200, "Decisions beside the live policy before a canary.", 1, 1_000_000)
+    max_stage_days: float = setting(28.0, "Time in shadow or canary after which a candidate is given up.", 0.001, 366.0)
+    late_milliseconds: float = setting(
+        20.0, "A decision that takes more processor time counts against its policy.", 0.1, 1000.0
+    )
+    keep: int = setting(30, "Newest candidates whose folders are kept, beside those in use.", 1, 10_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsConfig:
     """Figures for Prometheus. What there is: docs/how-to/monitor.md."""
 
@@ -310,6 +387,7 @@ class Config:
     plugin: PluginConfig = field(default_factory=PluginConfig)
     script: ScriptConfig = field(default_factory=ScriptConfig)
     facility: FacilityConfig = field(default_factory=FacilityConfig)
+    nightly: NightlyConfig = field(default_factory=NightlyConfig)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     mail: MailConfig = field(default_factory=MailConfig)
     gpu_types: dict[str, str] = setting({}, "Catalogue name of each GRES type, where the two differ.")

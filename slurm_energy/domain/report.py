@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, get_args
 
-from slurm_energy.domain.decision import AnswerDetails, ClockChoice, Reason, RuntimeEstimate
+from slurm_energy.domain.decision import AnswerDetails, ClockChoice, DecisionChange, Reason, RuntimeEstimate
 from slurm_energy.domain.energy import EnergyScope, EnergySource, QualityFlag
 from slurm_energy.domain.ids import ClusterName, DecisionId, GpuTypeName, GpuUuid, JobId, NodeName, PartitionName
 from slurm_energy.domain.job import EnergyMode, JobRequest
@@ -48,6 +48,7 @@ REASON_SENTENCES: Mapping[Reason, str] = {
     Reason.DEADLINE: "The clock was kept high enough for the job's deadline.",
     Reason.CLOCK_TABLE: "The clock was moved to one that the GPU supports.",
     Reason.NO_SAVING: "No clock would save enough energy: it stays at the default.",
+    Reason.POOR_EXCHANGE: "A lower clock would save too little energy for its time: a faster one is kept.",
     Reason.GPU_COUNT: "The number of GPUs was chosen among those of --energy-gpus.",
     Reason.GPU_COUNT_KEPT: "Of the numbers of --energy-gpus, the job's own is the best.",
     Reason.GPU_COUNT_REFUSED: "The job kept its own number of GPUs: this job's cannot be changed safely.",
@@ -215,6 +216,8 @@ class DecisionRecord:
     """GPUs that were chosen over the whole job; None where there was no choice."""
     details: AnswerDetails = field(default_factory=AnswerDetails)
     """What the policy said of its answer."""
+    changes: tuple[DecisionChange, ...] = ()
+    """What was decided again while the job waited, in order; left out of lists of decisions."""
     job_ids: tuple[JobId, ...] = ()
     """Jobs that carry it: one, several components' or an array's own number; none where Slurm refused the submission,
     or the job has not been seen yet."""

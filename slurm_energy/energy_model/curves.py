@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from math import inf
+from math import ceil, inf
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -119,6 +119,31 @@ class WorkloadCurve:
         """Return the same workload on boards of this limit; one above that of the measured boards changes nothing."""
         return replace(self, board_limit_watts=limit_watts)
 
+    def in_proportion(self, gpu_type: GpuTypeName, high_clock_mhz: int, watts: float) -> "WorkloadCurve":
+        """Return the curve as another type would have it, were it the same but for its clocks and its power.
+
+        Args:
+            gpu_type: The other type.
+            high_clock_mhz: Its highest clock.
+            watts: Its power over this one's, at the highest clocks.
+        """
+        clock, power = high_clock_mhz / self.high_clock_mhz, self.power
+        return replace(
+            self,
+            gpu_type=gpu_type,
+            power=PowerCurve(
+                cubic_watts=power.cubic_watts * watts,
+                linear_watts=power.linear_watts * watts,
+                constant_watts=power.constant_watts * watts,
+            ),
+            reference_clock_mhz=round(self.reference_clock_mhz * clock),
+            low_clock_mhz=ceil(self.low_clock_mhz * clock),
+            high_clock_mhz=high_clock_mhz,
+            power_limit_watts=self.power_limit_watts * watts,
+            readings=tuple(Reading(one.sm_clock_mhz * clock, one.watts * watts, one.seconds) for one in self.readings),
+            source="model",
+        )
+
     def real_clock_mhz(self, sm_clock_mhz: float) -> float:
         """Return the clock in MHz at which the GPU runs, by the fit, when this one is set; none below the lowest."""
         self._check(sm_clock_mhz)
@@ -182,17 +207,29 @@ def shipped_curves() -> Mapping[GpuTypeName, tuple[WorkloadCurve, ...]]:
 
 _site_curves: dict[GpuTypeName, tuple[WorkloadCurve, ...]] = {}
 """Measured on the site's own boards; they stand in the place of the package's of the same type."""
+_assumed_curves: dict[GpuTypeName, tuple[WorkloadCurve, ...]] = {}
+"""Another type's in proportion, where the site permits that."""
 
 
 def curves_of(gpu_type: GpuTypeName) -> tuple[WorkloadCurve, ...]:
     """Return the curves of a GPU type: the site's own, else the package's, none when it was never measured."""
-    return _site_curves.get(gpu_type) or shipped_curves().get(gpu_type, ())
+    return _site_curves.get(gpu_type) or shipped_curves().get(gpu_type) or _assumed_curves.get(gpu_type, ())
 
 
-def put_site_curves(curves: Mapping[GpuTypeName, tuple[WorkloadCurve, ...]]) -> None:
-    """Use curves of the site's own boards from now on, in the place of those that were put before."""
+def put_site_curves(
+    curves: Mapping[GpuTypeName, tuple[WorkloadCurve, ...]],
+    assumed: Mapping[GpuTypeName, tuple[WorkloadCurve, ...]],
+) -> None:
+    """Use curves from now on, in the place of those that were put before.
+
+    Args:
+        curves: Of the site's own boards.
+        assumed: Of types of which none are known otherwise.
+    """
     _site_curves.clear()
     _site_curves.update(curves)
+    _assumed_curves.clear()
+    _assumed_curves.update(assumed)
 
 
 def curve_source(gpu_type: GpuTypeName) -> Literal["measured here", "measured", "assumed", "none"]:

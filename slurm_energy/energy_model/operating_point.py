@@ -7,8 +7,9 @@ of both figures, while `default_clock_mhz` stays the number that people know.
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import inf
 from typing import Literal
 
 from slurm_energy.domain.ids import GpuTypeName
@@ -39,7 +40,11 @@ class OperatingPoint:
     default_clock_mhz: int
     """The highest that may be set; a board that its power limit holds back runs below it."""
     slowdown: float
-    """Ratio, the worst over the workloads: 0.05 is 5 % longer than at the default clock."""
+    """Ratio, 0.05 is 5 % longer than at the default clock: what a bound is held against, one of the next two."""
+    worst_slowdown: float
+    """The worst over the workloads."""
+    mean_slowdown: float
+    """The mean over the workloads."""
     energy_change: float
     """Ratio, the mean over the workloads: -0.13 is 13 % fewer joules than at the default clock."""
     source: Literal["measured", "model"] = "measured"
@@ -61,13 +66,21 @@ class ClockTable:
         """Return the point of one supported clock, None when nothing is known of it."""
         return self._by_clock.get(sm_clock_mhz)
 
-    def best(self, max_slowdown: float) -> OperatingPoint | None:
+    def best(self, max_slowdown: float, max_worst: float = inf) -> OperatingPoint | None:
         """Return the point of least energy whose slowdown is inside the bound; of equals, the highest clock.
 
         None when no clock is inside: only for a bound below 0 or NaN, since the default clock has slowdown 0.
+
+        Args:
+            max_slowdown: Bound of the table's slowdown.
+            max_worst: Bound of the slowdown of the slowest workload.
         """
         index = bisect_right(self._slowdowns, max_slowdown) if max_slowdown >= 0.0 else 0
-        return self._best[index - 1] if index else None
+        point = self._best[index - 1] if index else None
+        if point is None or point.worst_slowdown <= max_worst:
+            return point
+        inside = [one for one in self.points if one.slowdown <= max_slowdown and one.worst_slowdown <= max_worst]
+        return min(inside, key=_preference, default=None)
 
 
 def clock_table(
@@ -86,13 +99,15 @@ def clock_table(
     points = []
     for clock in clocks:
         pairs = [(cost[clock], cost[clocks[-1]]) for cost in costs]
-        slowdown = max(here.slowdown for here, _ in pairs)
+        worst = round(max(here.slowdown for here, _ in pairs), _DECIMALS)
         energy_change = sum(here.joules / default.joules - 1.0 for here, default in pairs) / len(pairs)
         points.append(
             OperatingPoint(
                 sm_clock_mhz=clock,
                 default_clock_mhz=clocks[-1],
-                slowdown=round(slowdown, _DECIMALS),
+                slowdown=worst,
+                worst_slowdown=worst,
+                mean_slowdown=round(sum(here.slowdown for here, _ in pairs) / len(pairs), _DECIMALS),
                 energy_change=round(energy_change, _DECIMALS),
                 source=source,
             )
@@ -143,6 +158,16 @@ def default_clock_only(table: ClockTable) -> ClockTable:
 
 
 @lru_cache(maxsize=256)
+def follows_the_clock(table: ClockTable) -> ClockTable:
+    """Return the table for work that at worst takes as much longer as the clock is lower."""
+    points = []
+    for point in table.points:
+        inverse = round(point.default_clock_mhz / point.sm_clock_mhz - 1.0, _DECIMALS)
+        points.append(replace(point, worst_slowdown=max(point.worst_slowdown, inverse)))
+    return ClockTable(points)
+
+
+@lru_cache(maxsize=256)
 def min_measured_watts(gpu_type: GpuTypeName, power_limit_watts: float | None = None) -> float | None:
     """Return the least power of a type's measured workloads at the default clock, on boards of such a limit.
 
@@ -151,6 +176,17 @@ def min_measured_watts(gpu_type: GpuTypeName, power_limit_watts: float | None = 
     limit_watts = catalogue_limit_watts(gpu_type) if power_limit_watts is None else power_limit_watts
     curves = [curve.on_board(limit_watts) for curve in curves_of(gpu_type)]
     return min((curve.watts(curve.high_clock_mhz) for curve in curves), default=None)
+
+
+@lru_cache(maxsize=256)
+def mean_measured_watts(gpu_type: GpuTypeName, power_limit_watts: float | None = None) -> float | None:
+    """Return the mean power of a type's measured workloads at the default clock, on boards of such a limit.
+
+    None when the type was not measured; a limit of None is the catalogue's.
+    """
+    limit_watts = catalogue_limit_watts(gpu_type) if power_limit_watts is None else power_limit_watts
+    curves = [curve.on_board(limit_watts) for curve in curves_of(gpu_type)]
+    return sum(curve.watts(curve.high_clock_mhz) for curve in curves) / len(curves) if curves else None
 
 
 def _preference(point: OperatingPoint) -> tuple[float, int]:

@@ -1,6 +1,6 @@
 """What a policy is, a pure function from a case to an answer, and what a case is: a job on its cluster."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -13,6 +13,7 @@ from slurm_energy.domain.trials import LearnedClock
 from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.energy_model.catalog import BoardLimits
 from slurm_energy.policy.jobs import EndedJob
+from slurm_energy.policy.site.clock_terms import EACH_JOB, ClockTerms
 from slurm_energy.policy.site.comparison import Candidate, TypeComparison
 
 
@@ -43,6 +44,8 @@ class Case:
     """Power limits of the site's boards: what a clock costs and saves depends on them."""
     max_slowdown: float = 0.0
     """Bound on the ratio for this job, from its options and the site."""
+    clock_terms: ClockTerms = EACH_JOB
+    """Whose slowdown that bound is held against, and what a clock must save for its time."""
 
     candidates: tuple[Candidate, ...] = ()
     """Where the job may start: the user's list, else the default partition, or more when routing is open."""
@@ -60,7 +63,7 @@ class Case:
     @property
     def comparison(self) -> TypeComparison:
         """What GPU types are compared by for this job."""
-        return TypeComparison(limits=self.board_limits, work=self.work)
+        return TypeComparison(limits=self.board_limits, work=self.work, terms=self.clock_terms)
 
 
 class Policy(Protocol):
@@ -78,6 +81,30 @@ class Policy(Protocol):
 
     def decide(self, case: Case) -> PolicyAnswer:
         """Return the proposal for one job."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountCost:
+    """What a job costs with one number of GPUs, where and at whatever clock it costs the least."""
+
+    gpus: int
+    joules: float
+    """With everything that the policy puts a price on; only comparable within one job."""
+    has_room: bool
+    """Whether the job could start now with so many."""
+
+
+@runtime_checkable
+class CountingPolicy(Protocol):
+    """A policy that weighs numbers of GPUs by the cost of partition and clock; others leave the number to a rule."""
+
+    def count_costs(self, cases: Sequence[Case]) -> Sequence[CountCost]:
+        """Return what the job costs with each number of GPUs; none for those that the policy cannot judge.
+
+        Args:
+            cases: The job with each of the numbers, and with what is expected of it there.
+        """
         ...
 
 

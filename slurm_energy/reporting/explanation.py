@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from slurm_energy.domain.decision import ClockChoice
+from slurm_energy.domain.decision import ClockChoice, DecisionChange
 from slurm_energy.domain.job import JobRequest
 from slurm_energy.domain.report import (
     ComparisonRecord,
@@ -128,6 +128,8 @@ def _sections(record: ExplainRecord, now_seconds: float) -> Iterator[tuple[str, 
 def _decision_sections(decision: DecisionRecord) -> Iterator[tuple[str, list[str]]]:
     yield "Asked", _asked(decision.asked)
     yield "Decided", _decided(decision)
+    if decision.changes:
+        yield "Decided again while it waited", [_changed(change) for change in decision.changes]
     reasons = (f"{reason.sentence} ({reason.code})" for reason in decision.reasons)
     yield "Why", [*reasons, *detail_sentences(decision.details), *decision.notes]
 
@@ -150,7 +152,7 @@ def _asked(request: JobRequest) -> list[str]:
 def _figures_from(choice: ClockChoice) -> str:
     if choice.known_runs:
         return f"known from {choice.known_runs} run{'' if choice.known_runs == 1 else 's'} of this name:"
-    return "assumed, as on a GPU of the same chip:" if choice.is_assumed else "predicted, by other programs:"
+    return "assumed, from another GPU:" if choice.is_assumed else "predicted, by other programs:"
 
 
 def _decided(decision: DecisionRecord) -> list[str]:
@@ -199,6 +201,19 @@ def _slurms_own(job: JobEnergyRecord) -> Iterator[str]:
         what = "GPUs and processors" if len(parts) > 1 else "GPUs"
         text += f": {signed_percent_text(job.slurm_energy_joules / ours - 1.0) if ours else '-'} against {what} here"
     yield text
+
+
+def _changed(change: DecisionChange) -> str:
+    """Return one change in a line: where, how many, at which clocks, and what became of it."""
+    clocks = ", ".join(f"{one.gpu_type} at {one.sm_clock_mhz} MHz" for one in change.clocks)
+    wanted = "wanted: " if change.outcome == "refused" else ""
+    parts = (
+        f"partitions {', '.join(change.partitions)}" if change.partitions else "",
+        "" if change.gpus is None else f"{change.gpus} GPU{'' if change.gpus == 1 else 's'}",
+        clocks or ("" if change.outcome == "refused" else "default clocks"),
+    )
+    what = "; ".join(part for part in parts if part)
+    return f"{moment_text(change.decided_at_seconds)}: {wanted}{what} ({change.note})"
 
 
 def _times(job: JobEnergyRecord) -> list[str]:

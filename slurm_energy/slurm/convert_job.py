@@ -126,6 +126,7 @@ def convert_job(row: Mapping[str, object]) -> JobState:
         gpu_max_count=_gpu_max_count(gpus or ()),
         exclusive=_is_exclusive(row),
         gpu_positions=_gpu_positions(row) if live and not pending else (),
+        expected_start_seconds=unix_seconds(row.get("start_time")) if pending else None,
         waits_for_room=not pending or _waits_for_room(row),
     )
 

@@ -130,7 +130,7 @@ def _energy(
         basis = f"against {runs} earlier completed runs of this {like} at the default clock, on the same GPUs"
     else:
         assumed = any(choice.is_assumed and choice.predicted_energy_change == change for choice in decision.clocks)
-        model = "assumed, as on a GPU of the same chip" if assumed else "predicted by the model"
+        model = "assumed, from another GPU" if assumed else "predicted by the model"
         missing = f"no completed run of this {like} at the default clock on the same GPUs to compare with"
         basis = f"{model}; {missing if one_run else f'the job ran {job.attempts} times'}"
     return ComparisonRecord(

@@ -133,6 +133,23 @@ class DecisionClockRow(Base):
     """Runs of the job's name that measured both; 0: they are those of other programs. NULL in older rows."""
 
 
+class DecisionChangeRow(Base):
+    """What was decided again while the job waited; the clocks in force are those of `decision_clock`."""
+
+    __tablename__ = "decision_change"
+    __table_args__ = (TABLE_OPTIONS,)
+
+    decision_id: Mapped[str] = mapped_column(ForeignKey("decision.decision_id", ondelete="CASCADE"), primary_key=True)
+    number: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    decided_at_seconds: Mapped[float] = mapped_column(UnixSeconds)
+    outcome: Mapped[str] = mapped_column(String(16))
+    """`clock`: its clocks alone; `changed`: in Slurm; `refused`: by Slurm, the job is as it was."""
+    partitions: Mapped[list[str]] = mapped_column(JsonText)
+    gpus: Mapped[int | None] = mapped_column(Integer)
+    clocks: Mapped[list[dict[str, Any]]] = mapped_column(JsonText)
+    note: Mapped[str] = mapped_column(BoundedText(255))
+
+
 class JobRow(Base):
     """A job of Slurm; `decision_id` is no foreign key, since a job's report may overtake its decision."""
 

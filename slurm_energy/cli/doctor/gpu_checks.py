@@ -11,10 +11,11 @@ from slurm_energy.domain.job import GpuDemand
 from slurm_energy.domain.node_status import GpuStatus, NodeStatus
 from slurm_energy.energy_model.catalog import LIMIT_TOLERANCE
 from slurm_energy.energy_model.curves import curve_source, curves_of
-from slurm_energy.energy_model.operating_point import clock_table_of
+from slurm_energy.energy_model.operating_point import clock_table_of, mean_measured_watts
 from slurm_energy.errors import ConfigError
 from slurm_energy.node.allocation import GpuMapping, MappedGpu
 from slurm_energy.policy.site.candidates import UNTYPED_GRES, catalogue_name
+from slurm_energy.policy.site.clock_terms import measured_by, site_terms, worth_their_time
 from slurm_energy.policy.site.settings import site_board_limits
 
 POWER_LIMITS = "GPU power limits"
@@ -221,14 +222,20 @@ def _saving(config: Config, model: GpuTypeName, words: Sequence[str]) -> Finding
     if table is None or not curves:
         text = f"{name}: none by clocks: no clock curve is known, so the clock stays at its default; energy is measured"
         return ok(SAVING, text)
-    best = table.best(config.policy.max_slowdown)
+    terms, watts = site_terms(config), mean_measured_watts(model, limit_watts)
+    every = measured_by(table, terms)
+    best, inside = (some.best(config.policy.max_slowdown) for some in (worth_their_time(every, terms, watts), every))
     saved = 0.0 if best is None else -best.energy_change
-    bound = f"a slowdown of at most {config.policy.max_slowdown:.0%}"
+    of = " in the mean of programs" if terms.by_mean else ""
+    bound = f"a slowdown of at most {config.policy.max_slowdown:.0%}{of}"
+    if best is not None and inside is not None and best.sm_clock_mhz == best.default_clock_mhz != inside.sm_clock_mhz:
+        text = f"{name}: none with {bound}: {inside.sm_clock_mhz} MHz saves {-inside.energy_change:.1%} for "
+        return ok(SAVING, f"{text}{inside.mean_slowdown:.1%} of time; {terms.sentence(watts)}")
     if saved < config.guard.min_energy_saving or best is None:
         return ok(SAVING, f"{name}: none with {bound}: the best clock saves {saved:.1%} (policy.max_slowdown)")
     clock = f"{best.sm_clock_mhz} of {best.default_clock_mhz} MHz"
     if curves[0].source == "measured":
         where = " on this site's boards" if curve_source(model) == "measured here" else ""
         return ok(SAVING, f"{name}: clock curve measured{where}: about {saved:.0%} fewer joules with {bound} ({clock})")
-    text = f"{name}: clock curve assumed, from a GPU of the same chip: {clock} with {bound}; what it saves is unknown"
+    text = f"{name}: clock curve assumed, from another GPU: {clock} with {bound}; what it saves is unknown"
     return ok(SAVING, text)

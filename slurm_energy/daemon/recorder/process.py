@@ -20,6 +20,7 @@ from slurm_energy.daemon.ipc.frames import (
 from slurm_energy.daemon.recorder.entries import STREAMS
 from slurm_energy.daemon.recorder.history import HistoryLoop
 from slurm_energy.daemon.recorder.journal import journal_directory
+from slurm_energy.daemon.recorder.promotion import PromotionLoop
 from slurm_energy.daemon.recorder.queries import answer_query, answer_status
 from slurm_energy.daemon.recorder.recorder import QUERY_WAIT_SECONDS, ChangedJobs, Condition, Every, Recorder
 from slurm_energy.daemon.recorder.unreported import UnreportedJobs
@@ -221,6 +222,8 @@ def _run(config: Config, connection: socket.socket) -> None:
     threading.Thread(target=_listen, args=(connection, short, long), name="listen", daemon=True).start()
     history = HistoryLoop(config, send_frame, changed)
     threading.Thread(target=history.run, args=(engine, condition), name="history", daemon=True).start()
+    promotion = PromotionLoop(config, send_frame)
+    threading.Thread(target=promotion.run, args=(engine, condition), name="promotion", daemon=True).start()
     RecorderLoop(config, changed, condition).run(engine)
 
 

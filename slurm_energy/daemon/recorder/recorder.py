@@ -10,6 +10,7 @@ from pathlib import Path
 
 from slurm_energy.config import Config
 from slurm_energy.daemon.recorder.entries import (
+    ChangeEntryLine,
     DecisionEntryLine,
     EntryLine,
     JobsEntryLine,
@@ -22,11 +23,12 @@ from slurm_energy.domain.ids import ClusterName, JobId
 from slurm_energy.domain.job import JobRequest
 from slurm_energy.errors import DaemonUnavailable, StoreError, ValueRangeError, WireError
 from slurm_energy.store.database_file import check_database_file, stamp_database
-from slurm_energy.store.decisions import record_decisions
+from slurm_energy.store.decisions import record_change, record_decisions
 from slurm_energy.store.energy import finish_reports, record_report
 from slurm_energy.store.job_rows import Arrival, submit_time_of
 from slurm_energy.store.jobs import upsert_jobs
 from slurm_energy.store.nodes import record_node_sizes
+from slurm_energy.store.promotion import record_assignments
 from slurm_energy.store.schema import check_session_version
 from slurm_energy.store.session import (
     Engine,
@@ -269,6 +271,13 @@ class Recorder:
         ]
         if decided:
             record_decisions(session, decided, self._cluster, self._policy_settings)
+        assigned = [
+            (str(entry.decision.decision_id), entry.decision.decided_at_seconds, entry.assignment)
+            for entry in entries
+            if isinstance(entry, DecisionEntryLine) and entry.assignment is not None
+        ]
+        if assigned:
+            record_assignments(session, self._cluster, assigned)
         for entry in entries:
             if not isinstance(entry, DecisionEntryLine):
                 self._apply_other(session, entry)
@@ -279,8 +288,10 @@ class Recorder:
         for cluster, job_ids in reported.items():
             finish_reports(session, cluster, job_ids)
 
-    def _apply_other(self, session: Session, entry: JobsEntryLine | ReportsEntryLine) -> None:
-        if isinstance(entry, JobsEntryLine):
+    def _apply_other(self, session: Session, entry: JobsEntryLine | ReportsEntryLine | ChangeEntryLine) -> None:
+        if isinstance(entry, ChangeEntryLine):
+            record_change(session, entry.change)
+        elif isinstance(entry, JobsEntryLine):
             upsert_jobs(session, self._cluster, (*entry.jobs, *entry.vanished))
             self._ended.update(job.job_id for job in entry.jobs if job.ended_at_seconds is not None)
             record_node_sizes(session, self._cluster, entry.node_sizes, entry.seen_at_seconds)

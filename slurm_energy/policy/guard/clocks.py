@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 from slurm_energy.config import GuardConfig
 from slurm_energy.domain.cluster import PartitionState
@@ -10,7 +11,7 @@ from slurm_energy.domain.decision import ClockChoice, Reason, RuntimeEstimate
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.domain.job import JobRequest
 from slurm_energy.energy_model.catalog import CATALOG
-from slurm_energy.energy_model.operating_point import OperatingPoint, clock_table_of
+from slurm_energy.energy_model.operating_point import ClockTable, OperatingPoint, clock_table_of
 from slurm_energy.policy.base import Case
 from slurm_energy.policy.site.comparison import (
     Candidate,
@@ -22,6 +23,11 @@ from slurm_energy.policy.site.comparison import (
     time_ratio,
 )
 
+_NORMAL = NormalDist()
+_UPPER_DEVIATIONS = 1.645
+"""Below which nineteen of twenty of a normal distribution lie."""
+_MAX_LOG = 10.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowdownRoom:
@@ -31,20 +37,33 @@ class SlowdownRoom:
     """Of the user or the site."""
     time_limit: float = math.inf
     deadline: float = math.inf
+    by_mean: bool = False
+    """Whether bound and time limit are held against the mean over programs, and the deadline alone against each."""
 
     @property
     def smallest(self) -> float:
         """What all rules together leave."""
         return min(self.bound, self.time_limit, self.deadline)
 
-    def broken_by(self, slowdown: float) -> tuple[Reason, ...]:
-        """Return the rules that a slowdown breaks."""
+    def best_of(self, table: ClockTable) -> OperatingPoint | None:
+        """Return the point of least energy that breaks no rule; None where there is none."""
+        if self.by_mean:
+            return table.best(min(self.bound, self.time_limit), self.deadline)
+        return table.best(self.smallest)
+
+    def broken_by(self, slowdown: float, worst: float | None = None) -> tuple[Reason, ...]:
+        """Return the rules that a slowdown breaks.
+
+        Args:
+            slowdown: What the bound is held against.
+            worst: That of the slowest program, which the deadline is held against; None: the same.
+        """
         rules = (
-            (Reason.SLOWDOWN_BOUND, self.bound),
-            (Reason.TIME_LIMIT, self.time_limit),
-            (Reason.DEADLINE, self.deadline),
+            (Reason.SLOWDOWN_BOUND, slowdown, self.bound),
+            (Reason.TIME_LIMIT, slowdown, self.time_limit),
+            (Reason.DEADLINE, slowdown if worst is None else worst, self.deadline),
         )
-        return tuple(reason for reason, room in rules if not slowdown <= room)
+        return tuple(reason for reason, needed, room in rules if not needed <= room)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +84,8 @@ def allowed_clock(
     default clock of the site's boards and over every measured workload; what the policy predicted does not count.
     """
     row = CATALOG.get(gpu_type)
-    table = comparison.clock_table(gpu_type)
-    if row is None or table is None:
+    table, every = comparison.clock_table(gpu_type), comparison.all_clocks(gpu_type)
+    if row is None or table is None or every is None:
         note = f"{gpu_type}: energy at lower clocks is unknown, the default clock stays"
         return ClockVerdict(choice=None, reasons=(Reason.UNKNOWN_GPU_TYPE,), notes=(note,))
     nearest = row.nearest_supported_clock_mhz(proposed_mhz)
@@ -76,20 +95,39 @@ def allowed_clock(
     if nearest != proposed_mhz:
         reasons.append(Reason.CLOCK_TABLE)
         notes.append(f"{gpu_type}: {proposed_mhz} MHz is not supported, {nearest} MHz is the nearest")
-    worst = table.points[0].slowdown if point is None else point.slowdown
-    broken = room.broken_by(worst)
-    if broken or point is None:
+    known = None if nearest is None else every.at(nearest)
+    slowest = every.points[0] if known is None else known
+    broken = room.broken_by(slowest.slowdown, slowest.worst_slowdown)
+    if known is not None and point is None:
+        reasons += (*broken, Reason.POOR_EXCHANGE)
+        point = room.best_of(table)
+        notes.append(f"{exchange_text(gpu_type, known, comparison)}: {_clock_words(point)}")
+    elif broken or point is None:
         reasons += broken or (Reason.CLOCK_TABLE,)
-        point = table.best(room.smallest)
-        clock = "the default clock" if point is None else f"{point.sm_clock_mhz} MHz"
+        point = room.best_of(table)
+        longer = slowest.worst_slowdown if broken == (Reason.DEADLINE,) else slowest.slowdown
         notes.append(
-            f"{gpu_type}: {nearest} MHz may take {worst:.1%} longer, {max(0.0, room.smallest):.1%} is allowed: {clock}"
+            f"{gpu_type}: {nearest} MHz may take {longer:.1%} longer, {max(0.0, room.smallest):.1%} is allowed: "
+            f"{_clock_words(point)}"
         )
     if point is not None and _saves_too_little(point, min_energy_saving):
         reasons.append(Reason.NO_SAVING)
         point = None
     choice = clock_choice(gpu_type, point, comparison.limits)
     return ClockVerdict(choice=choice, reasons=tuple(reasons), notes=tuple(notes))
+
+
+def exchange_text(gpu_type: GpuTypeName, point: OperatingPoint, comparison: TypeComparison) -> str:
+    """Return why a clock is not worth its time, both sides of it."""
+    return (
+        f"{gpu_type}: {point.sm_clock_mhz} MHz takes {point.mean_slowdown:+.1%} time for {point.energy_change:+.1%} "
+        f"energy in the mean of measured programs; {comparison.terms.sentence(comparison.mean_watts(gpu_type))}"
+    )
+
+
+def _clock_words(point: OperatingPoint | None) -> str:
+    is_default = point is None or point.sm_clock_mhz == point.default_clock_mhz
+    return "the default clock" if point is None or is_default else f"{point.sm_clock_mhz} MHz"
 
 
 def _saves_too_little(point: OperatingPoint, min_energy_saving: float) -> bool:
@@ -108,7 +146,7 @@ def expected_runtime(case: Case, guard: GuardConfig) -> RuntimeEstimate | None:
     if case.runtime is not None:
         return case.runtime
     limit = _shortest_limit(case.job, [one for one in case.candidates if one.is_submitted_to])
-    if math.isinf(limit):
+    if limit == math.inf:
         return None
     seconds = guard.unknown_runtime_share * limit
     return RuntimeEstimate(seconds=seconds, upper_seconds=seconds, source="time-limit")
@@ -133,9 +171,15 @@ def slowdown_room(
     limit = _shortest_limit(case.job, where)
     predicted = _predicted_seconds(gpu_type, case, limit, guard.unknown_runtime_share * routed_ratio)
     deadline = case.job.options.deadline_seconds
+    time_limit = _room(limit * (1.0 - guard.time_limit_margin), predicted)
+    if case.clock_terms.by_mean and case.runtime is not None and case.runtime.is_known:
+        spread = _spread(case.runtime)
+        likely = _likely_room(limit * (1.0 - guard.time_limit_margin), predicted, spread, guard.max_added_timeouts)
+        time_limit = max(time_limit, likely)
     return SlowdownRoom(
+        by_mean=case.clock_terms.by_mean,
         bound=slowdown_left(max(1.0, routed_ratio), case.max_slowdown),
-        time_limit=_room(limit * (1.0 - guard.time_limit_margin), predicted),
+        time_limit=time_limit,
         deadline=math.inf if deadline is None else _deadline_room(deadline, predicted, case, where, guard),
     )
 
@@ -146,7 +190,7 @@ def _predicted_seconds(gpu_type: GpuTypeName, case: Case, limit_seconds: float, 
     Where history does not say on which type the earlier jobs ran, on a slower type the job is taken to need longer by
     as much as that type is slower than the fastest one the job can land on. Tables never make it shorter.
     """
-    assumed = math.inf if math.isinf(limit_seconds) else unknown_share * limit_seconds
+    assumed = math.inf if limit_seconds == math.inf else unknown_share * limit_seconds
     if case.runtime is None:
         return assumed
     if case.runtime.gpu_type is not None:
@@ -159,6 +203,34 @@ def _predicted_seconds(gpu_type: GpuTypeName, case: Case, limit_seconds: float, 
     upper = case.runtime.upper_seconds * (ratio or 1.0)
     # What other jobs took says when this one may end earlier; how much of a limit a first run needs, the site says.
     return upper if case.runtime.is_known else min(upper, assumed)
+
+
+def _spread(runtime: RuntimeEstimate) -> float:
+    """Return the standard deviation of the logarithm of a run time; 0 where it is not known."""
+    if not 0.0 < runtime.seconds < runtime.upper_seconds < math.inf:
+        return 0.0
+    return math.log(runtime.upper_seconds / runtime.seconds) / _UPPER_DEVIATIONS
+
+
+def _likely_room(limit_seconds: float, upper_seconds: float, spread: float, added: float) -> float:
+    """Return by what ratio a run may grow before it is `added` more likely to reach its limit; -1 where none is.
+
+    Run times of one name spread so widely that the upper end of many is their limit: they have no room by that end,
+    though hardly one of a hundred would newly reach its limit by a run 5 % longer.
+
+    Args:
+        limit_seconds: The limit, less its margin.
+        upper_seconds: The end of about nineteen of twenty runs.
+        spread: Standard deviation of the logarithm of the run time.
+        added: Probability.
+    """
+    if spread <= 0.0 or not 0.0 < limit_seconds < math.inf or not 0.0 < upper_seconds < math.inf:
+        return -1.0
+    at_limit = math.log(limit_seconds / upper_seconds) / spread + _UPPER_DEVIATIONS
+    inside = _NORMAL.cdf(at_limit) - added
+    if not 0.0 < inside < 1.0:
+        return -1.0
+    return math.expm1(min(spread * (at_limit - _NORMAL.inv_cdf(inside)), _MAX_LOG))
 
 
 def _deadline_room(
@@ -177,7 +249,7 @@ def _deadline_room(
 
 def _room(seconds: float, predicted_seconds: float) -> float:
     """Return by what ratio the predicted time may grow; infinite where nothing limits it."""
-    if math.isinf(seconds):
+    if seconds == math.inf:
         return math.inf
     if predicted_seconds <= 0.0:
         return math.inf if seconds > 0.0 else -1.0

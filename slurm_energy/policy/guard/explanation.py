@@ -9,6 +9,7 @@ from slurm_energy.domain.ids import GpuTypeName, PartitionName
 from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.energy_model.relative_speed import RelativeCost
 from slurm_energy.policy.base import Case
+from slurm_energy.policy.guard.clocks import exchange_text
 from slurm_energy.policy.guard.gpu_count import CountedCase
 from slurm_energy.policy.site.comparison import Candidate, default_candidate, landing_types, rivals_of, with_room
 
@@ -21,6 +22,7 @@ _SAY_WHY = frozenset(
     {
         Reason.USER_CLOCK,
         Reason.NO_SAVING,
+        Reason.POOR_EXCHANGE,
         Reason.POLICY_ERROR,
         Reason.SLOWDOWN_BOUND,
         Reason.TIME_LIMIT,
@@ -141,7 +143,23 @@ def _clock_text(clock: ClockChoice, shown_names: Mapping[GpuTypeName, str]) -> s
     if clock.known_runs:
         runs = "1 run" if clock.known_runs == 1 else f"{clock.known_runs} runs"
         return f"{at}: about {saving} less energy, {longer} longer, known from {runs}"
-    return f"{at}: at most {longer} longer; what this job saves is not known ({saving} in the mean of other programs)"
+    worst, mean = clock.worst_slowdown, clock.mean_slowdown
+    at_most = longer if worst is None else _percent(worst)
+    bound = f"at most {at_most} longer" if at_most == longer else f"{longer} longer in the mean, up to {at_most}"
+    others = saving if mean is None else f"{saving} for {_percent(mean)} of time"
+    return f"{at}: {bound}; what this job saves is not known ({others} in the mean of other programs)"
+
+
+def exchange_notes(clock: ClockChoice) -> tuple[str, ...]:
+    """Return both sides of a clock that other programs stand for: what it saves, and how much longer jobs take."""
+    if clock.mean_slowdown is None or clock.worst_slowdown is None or clock.is_assumed:
+        return ()
+    return (
+        (
+            f"{clock.gpu_type} at {clock.sm_clock_mhz} MHz: {clock.predicted_energy_change:+.1%} energy for "
+            f"{clock.mean_slowdown:+.1%} time in the mean of measured programs, at most {clock.worst_slowdown:+.1%}"
+        ),
+    )
 
 
 def _percent(ratio: float) -> str:
@@ -187,6 +205,9 @@ def why_unchanged(landing: tuple[Candidate, ...], case: Case, given: tuple[Reaso
     tables = [table for table in map(case.comparison.clock_table, types) if table is not None]
     if not tables:
         return Unchanged(reasons=())
+    poor = tuple(text for name in types if (text := _poor_exchange(name, case)))
+    if poor:
+        return Unchanged(reasons=(Reason.POOR_EXCHANGE,), notes=poor)
     points = [table.best(case.max_slowdown) for table in tables]
     if any(point is not None and point.sm_clock_mhz != point.default_clock_mhz for point in points):
         return Unchanged(reasons=(Reason.NOTHING_CHANGED,))
@@ -195,6 +216,18 @@ def why_unchanged(landing: tuple[Candidate, ...], case: Case, given: tuple[Reaso
         note = f"no lower clock is inside the allowed slowdown of {100.0 * case.max_slowdown:.3g} %"
         return Unchanged(reasons=(Reason.NO_CLOCK_IN_BOUND,), notes=(note,))
     return Unchanged(reasons=(Reason.NO_SAVING,))
+
+
+def _poor_exchange(gpu_type: GpuTypeName, case: Case) -> str:
+    """Return why the clock that the bound allows is not worth its time; empty where that is not the reason."""
+    comparison = case.comparison
+    table, every = comparison.clock_table(gpu_type), comparison.all_clocks(gpu_type)
+    best = None if every is None else every.best(case.max_slowdown)
+    if table is None or best is None or table.at(best.sm_clock_mhz) is not None:
+        return ""
+    kept = table.best(case.max_slowdown)
+    is_default = kept is not None and kept.sm_clock_mhz == kept.default_clock_mhz
+    return f"{exchange_text(gpu_type, best, comparison)}: the default clock" if is_default else ""
 
 
 def comparison_notes(case: Case) -> tuple[str, ...]:
@@ -232,7 +265,7 @@ def light_notes(landing: Iterable[Candidate], case: Case) -> tuple[str, ...]:
         f"{case.shown_names.get(name, name)}: runs of this name draw {comparison.watts(name):.0f} W, far less than any "
         "measured workload: what a lower clock does to it is unknown, the default clock stays"
         for name in landing_types(landing)
-        if comparison.draws_less(name)
+        if not case.clock_terms.by_mean and comparison.draws_less(name)
     )
 
 

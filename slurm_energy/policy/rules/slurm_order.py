@@ -195,12 +195,13 @@ class FixedClockRule(FixedDvfsRule):
         return PolicyAnswer(clocks=tuple(clock for clock in clocks if clock is not None))
 
     def _choice(self, gpu_type: GpuTypeName, case: Case) -> ClockChoice | None:
-        limits, table = case.board_limits, case.comparison.clock_table(gpu_type)
+        limits, table = case.board_limits, case.comparison.all_clocks(gpu_type)
         if table is None:
             return None
         wanted = self._clocks_mhz.get(gpu_type)
         if wanted is None:
-            return clock_choice(gpu_type, table.best(self._max_slowdown), limits)
+            best = case.comparison.clock_table(gpu_type) or table
+            return clock_choice(gpu_type, best.best(self._max_slowdown), limits)
         nearest = CATALOG[gpu_type].nearest_supported_clock_mhz(wanted)
         return None if nearest is None else clock_choice(gpu_type, table.at(nearest), limits)
 

@@ -10,6 +10,7 @@ from slurm_energy.errors import ConfigError
 from slurm_energy.forms import check_database_url, is_partition_name, parse_addresses
 from slurm_energy.policy.automatic import AUTOMATIC, chosen_policy, learned_faults
 from slurm_energy.policy.registry import LEARNED, masked_parts, policy_fault
+from slurm_energy.policy.site.clock_terms import price_faults
 from slurm_energy.policy.site.settings import (
     catalogue_names,
     fixed_clock_faults,
@@ -44,6 +45,7 @@ def site_faults(config: Config) -> Iterator[str]:
             yield f"gpu_types.{key[:64]} is {name[:64]!r}, which is not in the catalogue; known: {catalogue_names()}"
     yield from fixed_clock_faults(config)
     yield from locked_clock_faults(config)
+    yield from price_faults(config)
     try:
         site_board_limits(config)
     except ConfigError as error:

@@ -19,9 +19,12 @@ from slurm_energy.energy_model.operating_point import (
     OperatingPoint,
     clock_table_of,
     default_clock_only,
+    follows_the_clock,
+    mean_measured_watts,
     min_measured_watts,
 )
 from slurm_energy.energy_model.relative_speed import RelativeCost, WorkSource, relative_cost
+from slurm_energy.policy.site.clock_terms import EACH_JOB, ClockTerms, measured_by, worth_their_time
 
 ENOUGH_RUNS = 2
 """Runs on a type from which on something is known of a name there."""
@@ -40,6 +43,8 @@ class TypeComparison:
     limits: BoardLimits = field(default_factory=BoardLimits)
     work: WorkEstimate | None = None
     """What runs of the job's name say; None for a name without."""
+    terms: ClockTerms = EACH_JOB
+    """What the site asks of a clock."""
 
     def cost(self, gpu_type: GpuTypeName, reference: GpuTypeName) -> RelativeCost | None:
         """Return what the work needs on a type relative to another at default clocks; None where that is not known.
@@ -64,10 +69,23 @@ class TypeComparison:
         """Return what clocks of a type do to the work; None where the type was not measured at several clocks.
 
         The tables hold for work that behaves like what was measured. A name whose own runs draw far less does not: the
-        power limit never holds it back, and its time may go with the inverse of the clock. It keeps the default clock.
+        power limit never holds it back, and its time may go with the inverse of the clock. Where each job keeps the
+        bound, it keeps the default clock. Clocks that save too little for the time that they take are left out.
         """
+        table = self.all_clocks(gpu_type)
+        return None if table is None else worth_their_time(table, self.terms, self.mean_watts(gpu_type))
+
+    def all_clocks(self, gpu_type: GpuTypeName) -> ClockTable | None:
+        """Return the same with the clocks that save too little for their time."""
         table = clock_table_of(gpu_type, power_limit_watts=self.limits.watts(gpu_type))
-        return table if table is None or not self.draws_less(gpu_type) else default_clock_only(table)
+        if table is not None and self.draws_less(gpu_type):
+            # In the mean such work counts like all other; but it must end in time also if it goes with the clock.
+            table = follows_the_clock(table) if self.terms.by_mean else default_clock_only(table)
+        return None if table is None else measured_by(table, self.terms)
+
+    def mean_watts(self, gpu_type: GpuTypeName) -> float | None:
+        """Return the mean power of a type's measured programs at its default clock; None where it was not measured."""
+        return mean_measured_watts(gpu_type, self.limits.watts(gpu_type))
 
     def draws_less(self, gpu_type: GpuTypeName) -> bool:
         """Return whether nine of ten runs of the name on a type draw far less than all that was measured there."""
@@ -303,6 +321,8 @@ def clock_choice(gpu_type: GpuTypeName, point: OperatingPoint | None, board_limi
         default_clock_mhz=point.default_clock_mhz,
         predicted_slowdown=point.slowdown,
         predicted_energy_change=point.energy_change,
+        worst_slowdown=point.worst_slowdown,
+        mean_slowdown=point.mean_slowdown,
         power_limit_watts=board_limits.known_watts(gpu_type),
         is_assumed=point.source == "model",
     )

@@ -53,7 +53,8 @@ def site_board_limits(config: Config) -> BoardLimits:
         ConfigError: a key names no GPU type, two keys give one type different limits, or the file of curves is none.
     """
     try:
-        use_site_curves(Path(config.policy.curves_file) if config.policy.curves_file else None)
+        file = Path(config.policy.curves_file) if config.policy.curves_file else None
+        use_site_curves(file, assumed=config.policy.assumed_curves)
     except DataFileError as error:
         raise ConfigError(f"policy.curves_file: {error}") from error
     keys: dict[GpuTypeName, str] = {}

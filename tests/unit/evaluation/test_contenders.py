@@ -56,6 +56,7 @@ def test_a_network_is_made_from_its_checkpoint(checkpoint: Path) -> None:
     assert (rule.name, rule.version, rule.routes) == ("gnn", "2.1", False)
 
 
+@pytest.mark.slow
 def test_clocks_are_the_exact_oracle_s_unless_they_are_learned(checkpoint: Path) -> None:
     """Random weights choose clocks that no oracle would."""
     jobs = lab_jobs()
@@ -67,6 +68,7 @@ def test_clocks_are_the_exact_oracle_s_unless_they_are_learned(checkpoint: Path)
     assert learned.state == ["COMPLETED"] * len(jobs)
 
 
+@pytest.mark.slow
 def test_a_mode_says_what_time_and_energy_are_worth_to_the_jobs(checkpoint: Path) -> None:
     jobs = lab_jobs()
     plain, balanced, saver = (
@@ -156,9 +158,8 @@ def test_closed_routing_keeps_the_daemon_s_network_in_the_default_partition(chec
 
 def test_the_daemon_s_network_keeps_a_slowdown_bound(checkpoint: Path) -> None:
     jobs = lab_jobs(8)
-    none, some = (
-        outcome_of(f"daemon/gnn:checkpoint={checkpoint},max_slowdown={bound}", jobs) for bound in ("0", "0.2")
-    )
+    text = f"daemon/gnn:checkpoint={checkpoint},exchange=0,max_slowdown="
+    none, some = (outcome_of(f"{text}{bound}", jobs) for bound in ("0", "0.2"))
     default = outcome_of("slurm-default", jobs)
     assert none.run_seconds.tolist() == pytest.approx(default.run_seconds.tolist())
     assert some.run_seconds.sum() > none.run_seconds.sum()

@@ -85,14 +85,14 @@ def make_waiting_job(job_id: int, partition: str, gpu_count: int | None = 1, **c
 
 def make_config(*, routing_open: bool = False, node_hints: bool = False, **changes: Any) -> Config:
     margins = ("unknown_runtime_share", "time_limit_margin", "min_energy_saving")
-    # Low enough that every measured GPU type gets a clock; the shipped value would leave the A40 out.
+    # Low enough that every measured GPU type gets a clock; the shipped values would leave the A40 out.
     guard = {"min_energy_saving": 0.01} | {key: changes.pop(key) for key in margins if key in changes}
     gpu_types = changes.pop("gpu_types", {})
     limits = changes.pop("gpu_power_limits_watts", MEASURED_BOARDS)
     routed = tuple(changes.pop("routing_partitions", ()))
     less = changes.pop("less_gpu_memory", False)
     return Config(
-        policy=replace(PolicyConfig(), **changes),
+        policy=replace(PolicyConfig(), **{"min_saving_per_slowdown": 0.0, **changes}),
         guard=replace(GuardConfig(), **guard),
         routing=RoutingConfig(open=routing_open, partitions=routed, node_hints=node_hints, less_gpu_memory=less),
         gpu_types=gpu_types,

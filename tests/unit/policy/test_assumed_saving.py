@@ -37,7 +37,7 @@ def test_a_clock_of_an_assumed_type_promises_no_saving(gpu_type: str) -> None:
 def test_what_other_programs_save_is_no_promise_for_a_job_of_an_unknown_kind() -> None:
     decision = decide(make_job())
     assert not decision.clocks[0].is_assumed and not decision.clocks[0].known_runs
-    assert "what this job saves is not known (11 % in the mean of other programs)" in decision.message
+    assert "what this job saves is not known (11 % for 4 % of time in the mean of other programs)" in decision.message
     assert "less energy" not in decision.message and "less energy" not in decision.announcement
     assert "what it saves for this job is not known" in decision.announcement
 

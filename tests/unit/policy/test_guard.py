@@ -24,7 +24,8 @@ from slurm_energy.policy.oracle import OraclePolicy
 from slurm_energy.policy.rules.slurm_order import SlurmDefaultRule
 
 LINE = (
-    "a100 at {} of 1410 MHz: at most {} % longer; what this job saves is not known ({} % in the mean of other programs)"
+    "a100 at {} of 1410 MHz: at most {} % longer; what this job saves is not known ({} % for {} % of time in the mean "
+    "of other programs)"
 )
 NOT_KNOWN = "what it saves for this job is not known"
 
@@ -33,15 +34,15 @@ def test_job_of_the_default_partition_gets_the_clock_of_its_gpu_type() -> None:
     decision = decide(make_job())
     assert clocks(decision) == {A100: 1290}
     assert decision.partitions is None
-    assert decision.message == LINE.format("1290", "5", "11") + "; opt out with --energy=off"
+    assert decision.message == LINE.format("1290", "5", "11", "4") + "; opt out with --energy=off"
     assert decision.reasons == (Reason.POLICY, Reason.ROUTING_CLOSED)
 
 
 def test_message_for_boards_of_the_catalogues_limit_tells_what_they_save_and_the_clock_people_know() -> None:
     decision = decide(make_job(), config=make_config(gpu_power_limits_watts={}))
-    assert decision.message == LINE.format("1260", "5", "4") + "; opt out with --energy=off"
+    assert decision.message == LINE.format("1260", "5", "4", "3") + "; opt out with --energy=off"
     saver = decide(make_job(mode=EnergyMode.SAVER), config=make_config(gpu_power_limits_watts={"a100": 400.0}))
-    assert saver.message == LINE.format("1095", "19", "18") + "; opt out with --energy=off"
+    assert saver.message == LINE.format("1095", "19", "18", "17") + "; opt out with --energy=off"
 
 
 def test_clock_above_what_the_board_reaches_by_itself_is_no_saving() -> None:
@@ -86,7 +87,7 @@ def test_observe_records_what_would_have_been_and_changes_nothing() -> None:
     decision = decide(make_job(mode=EnergyMode.OBSERVE))
     assert not changes_job(decision)
     assert decision.reasons[0] is Reason.OBSERVE_ONLY
-    line = "would have been: " + LINE.format("1290", "5", "11")
+    line = "would have been: " + LINE.format("1290", "5", "11", "4")
     assert (decision.notes[0], decision.message) == (line, line)
     assert decision.announcement == (
         f"only observed, nothing is changed; it would have been a lower GPU clock ({NOT_KNOWN}, somewhat longer run)"

@@ -217,6 +217,6 @@ def test_the_arena_runs_a_rule_as_it_is_served() -> None:
     )
     world = shipped_world("lab")
     plain = run(world, Workload(name="jobs", jobs=jobs), create_contender("daemon/slurm-default"))
-    served = run(world, Workload(name="jobs", jobs=jobs), create_contender("daemon/total-cost:V=1"))
+    served = run(world, Workload(name="jobs", jobs=jobs), create_contender("daemon/total-cost:V=1,exchange=0"))
     assert served.state == ["COMPLETED"] * 9
     assert (served.energy_joules < plain.energy_joules).all()

@@ -38,19 +38,24 @@ def served(name: str, *jobs: Job) -> Outcome:
 
 
 def test_the_oracle_lowers_the_clock_and_saves_energy_inside_its_bound() -> None:
-    before, after = served("daemon/slurm-default", make_job()), served("daemon/oracle", make_job())
+    before, after = served("daemon/slurm-default", make_job()), served("daemon/oracle:exchange=0", make_job())
     assert after.clock[0] < before.clock[0]
     assert after.energy_joules[0] < before.energy_joules[0]
     assert 1.0 < after.run_seconds[0] / before.run_seconds[0] <= 1.0 + Config().policy.max_slowdown + 1e-6
 
 
 def test_a_larger_bound_lowers_the_clock_further() -> None:
-    careful, bold = served("daemon/oracle", make_job()), served("daemon/oracle:max_slowdown=0.2", make_job())
+    careful, bold = (
+        served("daemon/oracle:exchange=0", make_job()),
+        served("daemon/oracle:exchange=0,max_slowdown=0.2", make_job()),
+    )
     assert bold.clock[0] < careful.clock[0]
 
 
 def test_a_job_s_own_bound_is_kept() -> None:
-    assert served("daemon/oracle", make_job(max_slowdown=0.0)).clock[0] == served("fcfs", make_job()).clock[0]
+    assert (
+        served("daemon/oracle:exchange=0", make_job(max_slowdown=0.0)).clock[0] == served("fcfs", make_job()).clock[0]
+    )
 
 
 def test_a_time_limit_without_room_keeps_the_default_clock_and_counts_as_clamped() -> None:
@@ -58,7 +63,7 @@ def test_a_time_limit_without_room_keeps_the_default_clock_and_counts_as_clamped
     earlier = [make_job(number, name="lammps", max_slowdown=0.0) for number in range(1, 4)]
     late = {"name": "lammps", "submitted_seconds": 3.0 * default}
     tight = make_job(4, time_limit_seconds=60.0 * (default // 60.0 + 1.0), **late)
-    outcome = served("daemon/oracle", *earlier, tight)
+    outcome = served("daemon/oracle:exchange=0", *earlier, tight)
     assert outcome.state == ["COMPLETED"] * 4
     assert outcome.clamped == 1
     assert outcome.clock[3] == served("fcfs", make_job()).clock[0]
@@ -68,7 +73,7 @@ def test_the_daemon_is_told_no_run_time_that_it_has_not_measured() -> None:
     default = served("fcfs", make_job()).run_seconds[0]
     site = replace(LAB, knowledge="site")
     clocks = {
-        int(run(site, Workload(name="one", jobs=(job,)), create_contender("daemon/oracle")).clock[0])
+        int(run(site, Workload(name="one", jobs=(job,)), create_contender("daemon/oracle:exchange=0")).clock[0])
         for job in (make_job(time_limit_seconds=limit) for limit in (1.1 * default, 1.5 * default, 7 * 86_400.0))
     }
     assert len(clocks) == 1
@@ -82,7 +87,7 @@ def test_changing_nothing_is_what_slurm_does() -> None:
 
 def test_an_open_site_sends_jobs_that_name_no_partition_elsewhere_and_none_is_lost() -> None:
     jobs = [make_job(number, partitions=()) for number in range(40)]
-    closed, opened = served("daemon/oracle", *jobs), served("daemon/oracle:open=1", *jobs)
+    closed, opened = served("daemon/oracle:exchange=0", *jobs), served("daemon/oracle:open=1", *jobs)
     assert set(closed.place) == {0}
     assert len(set(opened.place)) > 1
     assert opened.state == ["COMPLETED"] * 40
@@ -95,7 +100,7 @@ def test_where_no_partition_is_the_default_a_job_that_names_none_is_submitted_to
     def outcome(text: str) -> Outcome:
         return run(world, Workload(name="jobs", jobs=jobs), create_contender(text))
 
-    slurm, oracle = outcome("daemon/slurm-default"), outcome("daemon/oracle:max_slowdown=0.5")
+    slurm, oracle = outcome("daemon/slurm-default"), outcome("daemon/oracle:exchange=0,max_slowdown=0.5")
     for place in (0, 1):  # A100 and A40
         assert (slurm.place == place).any()
         assert (oracle.place == place).any()
@@ -143,8 +148,8 @@ def test_a_request_says_what_the_job_says() -> None:
     [
         ("daemon/orcale", PolicyError, "does not exist"),
         ("daemon/oracle:speed=1", ConfigError, "has no setting 'speed"),
-        ("daemon/oracle:max_slowdown=3", ConfigError, "out of bound"),
-        ("daemon/oracle:max_slowdown=nan", ConfigError, "out of bound"),
+        ("daemon/oracle:exchange=0,max_slowdown=3", ConfigError, "out of bound"),
+        ("daemon/oracle:exchange=0,max_slowdown=nan", ConfigError, "out of bound"),
         ("daemon/oracle:open=maybe", ConfigError, "not a number"),
     ],
 )
@@ -227,9 +232,13 @@ def lstm_jobs(names: tuple[str, ...], count: int, **changes: object) -> tuple[Jo
 def test_a_served_policy_learns_what_a_name_costs_and_ends_where_it_is_cheap() -> None:
     world = light_world()
     named = run(
-        world, Workload(name="jobs", jobs=lstm_jobs(("lstm-a", "lstm-b"), 80)), create_contender("daemon/oracle")
+        world,
+        Workload(name="jobs", jobs=lstm_jobs(("lstm-a", "lstm-b"), 80)),
+        create_contender("daemon/oracle:exchange=0"),
     )
-    nameless = run(world, Workload(name="jobs", jobs=lstm_jobs(("",), 80)), create_contender("daemon/oracle"))
+    nameless = run(
+        world, Workload(name="jobs", jobs=lstm_jobs(("",), 80)), create_contender("daemon/oracle:exchange=0")
+    )
     h100 = named.places.index("h100")
     # By data sheets an H100 is the cheapest; of this work it draws more than it saves in time.
     assert set(nameless.place.tolist()) == {h100}
@@ -239,7 +248,7 @@ def test_a_served_policy_learns_what_a_name_costs_and_ends_where_it_is_cheap() -
 
 
 def test_what_a_run_learned_is_forgotten_by_the_next() -> None:
-    world, rule = light_world(), create_contender("daemon/oracle")
+    world, rule = light_world(), create_contender("daemon/oracle:exchange=0")
     workload = Workload(name="jobs", jobs=lstm_jobs(("lstm-a",), 40))
     first, second = run(world, workload, rule), run(world, workload, rule)
     assert first.place.tolist() == second.place.tolist()
@@ -247,7 +256,7 @@ def test_what_a_run_learned_is_forgotten_by_the_next() -> None:
 
 def test_a_name_that_only_fails_on_a_type_is_not_sent_there_again() -> None:
     jobs = lstm_jobs(("lstm-a",), 60, fails_after_units=300.0)
-    outcome = run(light_world(), Workload(name="jobs", jobs=jobs), create_contender("daemon/oracle"))
+    outcome = run(light_world(), Workload(name="jobs", jobs=jobs), create_contender("daemon/oracle:exchange=0"))
     assert set(outcome.state) == {"FAILED"}
     h100 = outcome.places.index("h100")
     assert outcome.place[0] == h100

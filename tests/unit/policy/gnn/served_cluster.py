@@ -49,7 +49,7 @@ def submitted(gpus: int = 1, *, gpu_type: str | None = None, to: tuple[str, ...]
 def site(*, routing_open: bool = True, **policy: Any) -> Config:
     """Return a site that lets everything be chosen; boards are those that were measured."""
     return Config(
-        policy=replace(PolicyConfig(), **{"max_slowdown": 2.0, **policy}),
+        policy=replace(PolicyConfig(), **{"max_slowdown": 2.0, "min_saving_per_slowdown": 0.0, **policy}),
         guard=replace(GuardConfig(), min_energy_saving=0.01),
         routing=RoutingConfig(open=routing_open, less_gpu_memory=True),
         gpu_power_limits_watts={"a100-sxm4-80gb": 500.0},
