@@ -64,8 +64,8 @@ def test_a_job_is_decided_clocked_measured_and_leaves_no_clock(release: tuple[st
     (report,) = await_reports(lab, job)
     assert len(report.gpus) == 2
     for gpu in report.gpus:
-        assert gpu.energy_joules is not None
-        assert gpu.energy_joules > 0
+        assert gpu.joules is not None
+        assert gpu.joules > 0
         assert gpu.applied_clock_mhz is not None
         assert gpu.applied_clock_mhz < DEFAULT_A100_MHZ
     until("no locked clock", lambda: not locked_clocks(lab))

@@ -6,6 +6,7 @@ import shutil
 import sqlite3
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -49,15 +50,10 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Path]:
     finally:
         sys.path.pop(0)
     folder = tmp_path_factory.mktemp("packages")
-    found = {}
-    for place, version in ((DEBS, "0.1.0"), (NEWER, "0.1.1")):
-        trees = found.get("trees") or tree.lay_out(folder / "trees", version)
-        found["trees"] = trees
-        trees = tree.Trees(folder=trees.folder, slurm=trees.slurm, python=trees.python, version=version)
-        deb.build_debs(trees, folder / version, compression="none")
-        found[place] = folder / version
-    del found["trees"]
-    return found
+    trees = tree.lay_out(folder / "trees", "0.1.0")
+    deb.build_debs(trees, folder / "older", compression="none")
+    deb.build_debs(replace(trees, version="0.1.1"), folder / "newer", compression="none")
+    return {DEBS: folder / "older", NEWER: folder / "newer"}
 
 
 @pytest.fixture(scope="module")
