@@ -240,7 +240,7 @@ class Lab:
         Example: `with lab.gpu_state("a100-1") as state: state.gpus[0].reading().energy_joules`.
         """
         self.spec.partition_of(node)
-        return open_gpus(self.layout, node)
+        return open_gpus(self.layout, node, built_elsewhere=self.spec.root is not None)
 
     def _service(self, action: str, name: str, node: str = "") -> None:
         argv = ["/bin/sh", str(SCRIPTS / "service.sh"), action, name, *([node] if node else [])]

@@ -78,6 +78,7 @@ def site(packages: dict[Path, Path]) -> Iterator[TrialSite]:
         )
         site.running.add("ctl")
         yield site
+        print(site.run("ctl", "tail -n 30 /var/log/slurm-energyd.log", check=False).stdout)  # for a test that failed
     finally:
         site.stop()
 
