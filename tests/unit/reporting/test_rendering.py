@@ -16,6 +16,7 @@ from energy_records import (
     make_groups,
     make_job,
     make_report,
+    make_story,
     printed,
 )
 
