@@ -100,7 +100,7 @@ def test_options_in_a_script_count_and_the_command_line_wins(lab: Lab) -> None:
         lambda: lab.run(["energy-sbatch", "--energy=saver"], user="alice", input=script, check=True),
         lambda done: "a100 at" in done.stderr,
     )
-    assert "a100 at 1125 of 1410 MHz" in saver.stderr
+    assert "a100 at 1230 of 1410 MHz" in saver.stderr
 
 
 @pytest.mark.parametrize("deadline", ["2020-01-01", "now", "2026-03-01T08:00"])
