@@ -38,19 +38,24 @@ def served(name: str, *jobs: Job) -> Outcome:
 
 
 def test_the_oracle_lowers_the_clock_and_saves_energy_inside_its_bound() -> None:
-    before, after = served("daemon/slurm-default", make_job()), served("daemon/oracle", make_job())
+    before, after = served("daemon/slurm-default", make_job()), served("daemon/oracle:exchange=0", make_job())
     assert after.clock[0] < before.clock[0]
     assert after.energy_joules[0] < before.energy_joules[0]
     assert 1.0 < after.run_seconds[0] / before.run_seconds[0] <= 1.0 + Config().policy.max_slowdown + 1e-6
 
 
 def test_a_larger_bound_lowers_the_clock_further() -> None:
-    careful, bold = served("daemon/oracle", make_job()), served("daemon/oracle:max_slowdown=0.2", make_job())
+    careful, bold = (
+        served("daemon/oracle:exchange=0", make_job()),
+        served("daemon/oracle:exchange=0,max_slowdown=0.2", make_job()),
+    )
     assert bold.clock[0] < careful.clock[0]
 
 
 def test_a_job_s_own_bound_is_kept() -> None:
-    assert served("daemon/oracle", make_job(max_slowdown=0.0)).clock[0] == served("fcfs", make_job()).clock[0]
+    assert (
+        served("daemon/oracle:exchange=0", make_job(max_slowdown=0.0)).clock[0] == served("fcfs", make_job()).clock[0]
+    )
 
 
 def test_a_time_limit_without_room_keeps_the_default_clock_and_counts_as_clamped() -> None:
@@ -58,7 +63,7 @@ def test_a_time_limit_without_room_keeps_the_default_clock_and_counts_as_clamped
     earlier = [make_job(number, name="lammps", max_slowdown=0.0) for number in range(1, 4)]
     late = {"name": "lammps", "submitted_seconds": 3.0 * default}
     tight = make_job(4, time_limit_seconds=60.0 * (default // 60.0 + 1.0), **late)
-    outcome = served("daemon/oracle", *earlier, tight)
+    outcome = served("daemon/oracle:exchange=0", *earlier, tight)
     assert outcome.state == ["COMPLETED"] * 4
     assert outcome.clamped == 1
     assert outcome.clock[3] == served("fcfs", make_job()).clock[0]
@@ -68,7 +73,7 @@ def test_the_daemon_is_told_no_run_time_that_it_has_not_measured() -> None:
     default = served("fcfs", make_job()).run_seconds[0]
     site = replace(LAB, knowledge="site")
     clocks = {
-        int(run(site, Workload(name="one", jobs=(job,)), create_contender("daemon/oracle")).clock[0])
+        int(run(site, Workload(name="one", jobs=(job,)), create_contender("daemon/oracle:exchange=0")).clock[0])
         for job in (make_job(time_limit_seconds=limit) for limit in (1.1 * default, 1.5 * default, 7 * 86_400.0))
     }
     assert len(clocks) == 1
@@ -95,7 +100,7 @@ def test_where_no_partition_is_the_default_a_job_that_names_none_is_submitted_to
     def outcome(text: str) -> Outcome:
         return run(world, Workload(name="jobs", jobs=jobs), create_contender(text))
 
-    slurm, oracle = outcome("daemon/slurm-default"), outcome("daemon/oracle:max_slowdown=0.5")
+    slurm, oracle = outcome("daemon/slurm-default"), outcome("daemon/oracle:exchange=0,max_slowdown=0.5")
     for place in (0, 1):  # A100 and A40
         assert (slurm.place == place).any()
         assert (oracle.place == place).any()
