@@ -6,7 +6,7 @@ PYTEST_FLAGS ?=
 # Tests start hundreds of Python processes: without compiled modules each of them would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-unit test-cluster unit quick coverage figures compiled check other-checks lint format bench results results-quick docs native clean install-demo install-unit install-test
+.PHONY: help demo test test-unit test-cluster unit quick coverage figures compiled check other-checks lint format bench results results-quick docs native clean install-demo install-unit install-test install-package deb rpm dist site
 
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s:
@@ -19,6 +19,9 @@ install-test:
 
 install-unit:
 	@sh scripts/bootstrap.sh unit
+
+install-package:
+	@sh scripts/bootstrap.sh package
 
 # Also for the daemon's user in a laboratory, who may not write into the checkout.
 compiled:
@@ -36,7 +39,8 @@ test: test-unit test-cluster  ## All tests, the real cluster included
 UNIT_PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest tests/unit -n auto --dist worksteal
 
 test-unit: install-test compiled  ## All tests that need neither root nor a cluster, the slow ones too
-	@$(UNIT_PYTEST) $(PYTEST_FLAGS)
+	@$(UNIT_PYTEST) $(if $(COVERAGE),--cov=slurm_energy --cov-report=) $(PYTEST_FLAGS)
+	@$(if $(COVERAGE),echo "unit tests run $$($(PY) -m coverage report --format=total) % of the lines of slurm_energy")
 
 unit: install-unit compiled  ## The same without those marked slow, in at most 2 minutes on 2 cores
 	@$(UNIT_PYTEST) -q -m 'not slow' $(PYTEST_FLAGS)
@@ -94,6 +98,19 @@ results: install-test  ## Train the agents, run all comparisons (two to three ho
 results-quick: install-test  ## The same in about a minute, short runs and two seeds; write build/results.md
 	@mkdir -p build
 	@$(PY) -m research.results --quick --write build/results.md $(RESULTS_FLAGS)
+
+deb: install-package  ## Build the Debian packages for this host's Slurm and Python (dist/*.deb)
+	@$(PY) packaging/deb.py --output dist
+
+rpm: install-package  ## Build the RPM packages for this host's Slurm and Python (dist/*.rpm); needs rpmbuild
+	@$(PY) packaging/rpm.py --output dist
+
+dist: install-package  ## Build wheel and sdist, and the checksums of all that is in dist
+	@$(PY) packaging/dist.py --output dist
+
+site: install-package  ## Build the pages of docs/ as a site (build/site); a broken link fails
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo build/site/index.html
 
 docs: install-test  ## Write the generated reference pages
 	$(PY) -m slurm_energy.cli.reference --write

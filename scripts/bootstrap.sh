@@ -1,6 +1,6 @@
 #!/bin/sh
-# Install what is missing for `make demo`, `make unit` or `make test`: Debian packages, virtual environment.
-# Usage: scripts/bootstrap.sh demo|unit|test
+# Install what is missing for `make demo`, `make deb`, `make unit` or `make test`: Debian packages, virtual environment.
+# Usage: scripts/bootstrap.sh demo|package|unit|test
 set -eu
 
 purpose=${1:-demo}
@@ -10,13 +10,15 @@ demo_packages="munge slurmctld slurmd slurm-client slurm-wlm-basic-plugins libsl
 test_packages="$demo_packages slurmdbd slurm-wlm-mysql-plugin mariadb-server-core mariadb-client postgresql shellcheck lua5.1 lua-socket systemd groff-base"
 
 unit_packages="gcc libc6-dev make python3 python3-venv"
+package_packages="$unit_packages libslurm-dev"
 environment="test"
 case $purpose in
 demo) packages=$demo_packages extras="" environment=demo ;;
+package) packages=$package_packages extras="[package]" environment=package ;;
 unit) packages=$unit_packages extras="[dev]" ;;
 test) packages=$test_packages extras="[dev]" ;;
 *)
-    echo "usage: scripts/bootstrap.sh demo|unit|test" >&2
+    echo "usage: scripts/bootstrap.sh demo|package|unit|test" >&2
     exit 2
     ;;
 esac
@@ -109,6 +111,8 @@ python=${PYTHON:-/usr/bin/python3}
 }
 wanted=$(cat "$root/pyproject.toml" "$root/constraints.txt" | sha256sum | cut -c1-16)
 stamp="$root/.venv/.stamp-$environment-$wanted"
+# The environment of the tests has what the packages need.
+[ "$environment" != package ] || [ ! -e "$root/.venv/.stamp-test-$wanted" ] || stamp="$root/.venv/.stamp-test-$wanted"
 if [ ! -e "$stamp" ]; then
     say "installing the virtual environment in $root/.venv (first time: a few minutes)"
     # pip comes last: without it an earlier try was cut short.
@@ -117,7 +121,7 @@ if [ ! -e "$stamp" ]; then
     if [ -z "${PIP_EXTRA_INDEX_URL:-}${PIP_INDEX_URL:-}" ] && ! "$root/.venv/bin/pip" config list | grep -q index-url; then
         export PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
     fi
-    if [ -n "$extras" ] && "$root/.venv/bin/python" -m pip install --quiet --disable-pip-version-check --dry-run \
+    if [ "$environment" = test ] && [ -n "$extras" ] && "$root/.venv/bin/python" -m pip install --quiet --disable-pip-version-check --dry-run \
         --report - -c "$root/constraints.txt" torch 2>/dev/null | grep -q '"name": *"nvidia-'; then
         say "torch from the index that pip is set to is the build with CUDA: about 5 GB, of which nothing is needed."
         say "Stop here (Ctrl-C) and put a CPU build into .venv first, or add an index that has one:"

@@ -165,8 +165,11 @@ class PolicyConfig:
         "Whether lower clocks are tried for a minute each in running jobs, and the next run of the name begins with "
         "what was found: off: never; asked: for jobs with --energy-trials=on; on: for all without --energy-trials=off.",
     )
-    gpu_count: Literal["on", "off"] = setting(
-        "on", "Whether jobs that name several numbers of GPUs (--energy-gpus) are given one of them; off: their own."
+    gpu_count: Literal["on", "rule", "off"] = setting(
+        "on",
+        "Whether jobs that name several numbers of GPUs (--energy-gpus) are given one of them: on: the policy weighs "
+        "them where it can and runs tell how the job scales, else a rule chooses; rule: the rule alone; off: their "
+        "own.",
     )
     unmeasured_gpu_count: int = setting(
         4,
@@ -176,7 +179,7 @@ class PolicyConfig:
         4096,
     )
     clocks: Literal["oracle", "learned"] = setting(
-        "oracle", "Who chooses the clock under gnn: the exact oracle where the job lands, or the network too."
+        "oracle", "Who chooses the clock under gnn: the exact optimum where the job lands, or the network too."
     )
 
 
@@ -221,6 +224,16 @@ class RoutingConfig:
         "Whether a learned policy may add a soft --prefer feature; never a hard constraint. "
         "Needs SchedulerParameters=ignore_prefer_validation in slurm.conf.",
     )
+    redecide: Literal["off", "clock", "on"] = setting(
+        "off",
+        "Whether jobs that wait are decided again: clock: their clocks alone, which their nodes fetch at the start; "
+        "on: also partitions and number of GPUs where their users left them open, by `scontrol --uid=USER update`, "
+        "for which the daemon must run as SlurmUser or root.",
+    )
+    redecide_seconds: float = setting(
+        60.0, "A waiting job is decided again at most so often, and only after a new snapshot.", 1.0, 86_400.0
+    )
+    redecide_per_minute: int = setting(600, "Most waiting jobs that are changed in Slurm in a minute.", 1, 60_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,6 +289,11 @@ class NodeConfig:
         10_000,
     )
     set_clocks: bool = setting(True, "False: measure only, never touch a clock on this node.")
+    fetch_decisions: bool = setting(
+        False,
+        "Prologs ask the daemon for the decision on their job, and take no other: for sites without the compiled "
+        "plugin, whose jobs carry none (job_submit/lua).",
+    )
     time_scale: float = setting(
         1.0, "Device seconds per wall second: 1 on real hardware, above it in the laboratory.", 0.001, 100000.0
     )
@@ -317,6 +335,52 @@ class FacilityConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NightlyConfig:
+    """Candidate policies from the site's own history, and their way to the live policy (slurm-energy retrain)."""
+
+    directory: str = setting("", "Folder of candidates; empty: candidates below daemon.state_directory.")
+    min_jobs: int = setting(200, "Ended jobs with GPUs below which nothing is learned.", 20, 1_000_000)
+    max_minutes: float = setting(25.0, "Time that a run may take; what is left out then is said.", 0.1, 1440.0)
+    max_memory_gib: float = setting(3.0, "Memory of each of its processes.", 0.25, 1024.0)
+    workers: int = setting(2, "Processes that replay jobs.", 1, 256)
+    replayed_jobs: int = setting(1500, "Most jobs of one replay, before the split and after it.", 20, 1_000_000)
+    promote: Literal["off", "approved", "automatic"] = setting(
+        "approved",
+        "How a candidate that passed the gate gets on: off: by policy promote alone; approved: by itself into shadow, "
+        "farther only after policy approve; automatic: by itself on sequential tests.",
+    )
+    canary_share: float = setting(0.2, "Share of the users whose jobs a candidate in canary decides.", 0.01, 0.9)
+    canary_period_hours: float = setting(
+        24.0, "Time for which a user's jobs stay with one policy; which one is drawn again afterwards.", 0.01, 720.0
+    )
+    shadow_decisions: int = setting(200, "Decisions beside the live policy before a canary.", 1, 1_000_000)
+    max_stage_days: float = setting(28.0, "Time in shadow or canary after which a candidate is given up.", 0.001, 366.0)
+    late_milliseconds: float = setting(
+        20.0, "A decision that takes more processor time counts against its policy.", 0.1, 1000.0
+    )
+    keep: int = setting(30, "Newest candidates whose folders are kept, beside those in use.", 1, 10_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsConfig:
+    """Figures for Prometheus. What there is: docs/how-to/monitor.md."""
+
+    host: str = setting("", "Address that serves /metrics, best 127.0.0.1: no caller is asked who it is; empty: none.")
+    port: int = setting(9471, "TCP port of it.", 1, 65535)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MailConfig:
+    """slurm-energy-mail, which slurm.conf names as MailProg: docs/how-to/mail.md."""
+
+    program: str = setting("/usr/bin/mail", "Mail program that sends; it is given Slurm's arguments and the text.")
+    wait_seconds: float = setting(30.0, "How long a mail waits for the nodes' reports.", 0.0, 900.0)
+    advice_days: float = setting(
+        1.0, "A user is advised at most once in so many days; 0: never, mails have the figures alone.", 0.0, 365.0
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """All settings of one installation."""
 
@@ -330,6 +394,9 @@ class Config:
     plugin: PluginConfig = field(default_factory=PluginConfig)
     script: ScriptConfig = field(default_factory=ScriptConfig)
     facility: FacilityConfig = field(default_factory=FacilityConfig)
+    nightly: NightlyConfig = field(default_factory=NightlyConfig)
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)
+    mail: MailConfig = field(default_factory=MailConfig)
     gpu_types: dict[str, str] = setting({}, "Catalogue name of each GRES type, where the two differ.")
     gpu_power_limits_watts: dict[str, float] = setting(
         {}, "Power limit in W of each GPU type's boards, where it is not the catalogue's.", 10.0, 3000.0

@@ -19,7 +19,8 @@ SlurmEnergyError
 │   └── SchemaVersionError   the database is older or newer than this code
 ├── WorkloadError        a file of jobs for the simulator
 ├── PolicyError          a policy that does not exist or cannot decide
-│   └── CheckpointError    a learned policy's files
+│   ├── CheckpointError    a learned policy's files
+│   └── CandidateError     a candidate policy's folder
 ├── TrainingError        a training that cannot be made
 ├── EvaluationError      a comparison of policies that cannot be made, or an outcome that cannot be
 └── LabError             the laboratory cluster
@@ -108,6 +109,10 @@ class PolicyError(SlurmEnergyError):
 
 class CheckpointError(PolicyError):
     """The files of a learned policy cannot be used."""
+
+
+class CandidateError(PolicyError):
+    """The folder of a candidate policy cannot be read or written, or holds what cannot be used."""
 
 
 class TrainingError(SlurmEnergyError):

@@ -1,8 +1,10 @@
-"""Files that are whole or absent, whenever the machine stops, and that only root can have put there."""
+"""Files that are whole or absent, whenever the machine stops, and that only root can have put there; and locks."""
 
+import fcntl
 import os
 import stat
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from slurm_energy.errors import SpoolError
@@ -175,3 +177,46 @@ def require_private(root: Path, folders: tuple[str, ...] = ()) -> None:
 
 def _link_or(path: Path, error: OSError) -> str:
     return "it is a link, and none is followed here" if path.is_symlink() else str(error.strerror)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold one lock. Where no lock can be had (read-only disk) continue: restoring a GPU must not fail for that."""
+    descriptor = _open_lock(path)
+    try:
+        if descriptor is not None:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+@contextmanager
+def locked_if_free(paths: Sequence[Path]) -> Iterator[bool]:
+    """Hold several locks if all are free; yield whether they are held."""
+    descriptors: list[int] = []
+    try:
+        for path in paths:
+            descriptor = _open_lock(path)
+            if descriptor is None:
+                break
+            descriptors.append(descriptor)
+            with suppress(BlockingIOError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                continue
+            break
+        else:
+            yield True
+            return
+        yield False
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def _open_lock(path: Path) -> int | None:
+    for flags in (os.O_RDWR | os.O_CREAT, os.O_RDONLY):
+        with suppress(OSError):
+            return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    return None

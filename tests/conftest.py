@@ -1,5 +1,6 @@
 """What every test shares: the laboratory's fixtures, the order of long files, and property tests without a clock."""
 
+import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -48,8 +49,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the long files first, and behind them those of each folder in turn; the order inside a file stays."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out long forms; put long files first, then those of each folder in turn; inside a file nothing moves."""
+    if os.environ.get("SLURM_ENERGY_TRIAL") != "long":
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("long")])
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
     folders: dict[str, list[Path]] = {}
     for path in dict.fromkeys(item.path for item in items):
         if path.name not in LONG_FILES:

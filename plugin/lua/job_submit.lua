@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: GPL-2.0-or-later
 -- Fall-back for sites that cannot build job_submit/energy: JobSubmitPlugins=lua.
 --
--- Lua can read the job control environment but not write it, so no clock reaches the nodes and a forged
--- decision entry cannot be removed. It puts a partition before the job's own ones, sets a preferred node feature and
+-- Lua can read the job control environment but not write it: jobs carry no decision to their nodes, which ask the daemon
+-- for it where node.fetch_decisions is set, and then take no other. It puts a partition before the job's own ones, sets a preferred node feature and
 -- the admin comment, shows the message on a terminal, and otherwise leaves the job as it came. Needs lua-socket for the
 -- Lua that Slurm was built with.
 

@@ -8,6 +8,7 @@
  *	--energy-gpus=COUNTS		numbers of GPUs that the job may run with, such as 2-8 or 2,4,8
  *	--energy-quiet
  *	--energy-trials=on|off
+ *	--energy-redecide=on|off
  *
  * They reach job_submit/energy in the job control environment, and with them whether stderr is a
  * terminal: programs that read what sbatch says get nothing more to read. plugstack.conf:
@@ -54,7 +55,7 @@ EXPORT extern int slurm_spank_init(spank_t spank, int argc, char **argv);
 EXPORT extern int slurm_spank_init_post_opt(spank_t spank, int argc, char **argv);
 EXPORT extern int slurm_spank_task_init(spank_t spank, int argc, char **argv);
 
-typedef enum { MODE, MAX_SLOWDOWN, DEADLINE, QUIET, TRIALS, GPUS, NUM_OPTIONS } option_t;
+typedef enum { MODE, MAX_SLOWDOWN, DEADLINE, QUIET, TRIALS, GPUS, REDECIDE, NUM_OPTIONS } option_t;
 
 #define CALLER_VARIABLE "SLURM_ENERGY_EXPLAIN_CALLER"
 
@@ -78,6 +79,7 @@ static const char *const entries[NUM_OPTIONS] = {
 	[QUIET] = ENERGY_ENTRY_QUIET,
 	[TRIALS] = ENERGY_ENTRY_TRIALS,
 	[GPUS] = ENERGY_ENTRY_GPUS,
+	[REDECIDE] = ENERGY_ENTRY_REDECIDE,
 };
 
 static int _option(int which, const char *argument, int remote);
@@ -100,6 +102,9 @@ static struct spank_option options[NUM_OPTIONS] = {
 	[GPUS] = { "energy-gpus", "COUNTS",
 		   "numbers of GPUs that the job may run with, such as 2-8 or 2,4,8, its own among them", 1, GPUS,
 		   _option },
+	[REDECIDE] = { "energy-redecide", "on|off",
+		       "let the job be decided again while it waits, where the site does so", 1, REDECIDE,
+		       _option },
 };
 
 __attribute__((constructor)) static void _follow_release(void)
@@ -157,6 +162,7 @@ static bool _check(option_t which, const char *argument, char *value, char *comp
 	case DEADLINE:
 		return _check_deadline(argument, value, complaint, size);
 	case TRIALS:
+	case REDECIDE:
 		if (!energy_is_switch(argument)) {
 			snprintf(complaint, size, "is not on or off");
 			return false;

@@ -98,7 +98,7 @@ class Beside(GnnPolicy):
         placement = super().place(job, view)
         chooser = self._chooser
         assert chooser.snapshot is not None
-        options = self._reader.options(job, view, chooser.graph, with_clocks=False)
+        options = self._reader.options(job, view, chooser.graph.partition_index, with_clocks=False)
         plain, vector = [one.option for one in options], job_columns(job, view, chooser.graph.facts)
         whole = chooser.choose(vector, plain)
         if whole is not None and len(plain) > 1:

@@ -34,7 +34,7 @@ MEDIAN_SECONDS, SIGMA = 7200.0, 1.0
 """Of a job's work on one GPU; assumed."""
 NAMES_PER_KIND, NAME_SPREAD = 12, 0.2
 LOADS, SHARES = (0.3, 0.6, 0.9), (1.0, 0.3)
-RULES = ("asked", "at most 4", "by runs", "total-cost", "by runs, clocks")
+RULES = ("asked", "at most 4", "by runs", "by runs, clocks", "by cost, V=20", "by cost, V=300", "total-cost")
 
 
 def world_text(curves: list[dict[str, object]]) -> str:
@@ -140,6 +140,8 @@ def rule_of(name: str) -> PlacementRule:
         return served_policy("slurm-default", Config(policy=replace(policy, gpu_count="off")))
     if name == "at most 4":
         return served_policy("slurm-default", Config(policy=replace(policy, learn_from_runs=False)))
+    if name.startswith("by cost, "):
+        return served_policy(f"total-cost:{name.partition(', ')[2]}", Config(policy=policy))
     return served_policy("oracle" if "clocks" in name else "slurm-default", Config(policy=policy))
 
 

@@ -10,14 +10,15 @@ from typing import Final
 import numpy as np
 from numpy.random import Generator
 
+from slurm_energy.config import GuardConfig
 from slurm_energy.domain.ids import GpuTypeName
-from slurm_energy.domain.trials import ClockTrial, LearnedClock
+from slurm_energy.domain.trials import ClockTrial, LearnedClock, NamedTrial
 from slurm_energy.energy_model.curves import WorkloadCurve, curves_of
 from slurm_energy.energy_model.operating_point import clock_table_of
-from slurm_energy.estimation.clock_trials import SETTLE_SECONDS, ClockAnswer, ClockTrials
-from slurm_energy.estimation.iterations.slowdown import LONGER_HELPS, MAX_ERROR
+from slurm_energy.estimation.clock_trials import SETTLE_SECONDS, ClockTrials
 from slurm_energy.estimation.learned_clocks import learned_clocks
 from slurm_energy.policy.guard.trials import MIN_POSSIBLE_GAIN, WELL_KNOWN_RUNS, possible_gain
+from slurm_energy.twin.engine.trials import DETECTOR_CPU_SECONDS, MAX_CPU_SHARE, WINDOW_CPU_SHARE, MeasuredProgram
 
 BOARDS: Final = {
     "A100 500 W": (GpuTypeName("a100-sxm4-80gb"), 500.0),
@@ -29,14 +30,7 @@ BOUND: Final = 0.05
 RUN_SECONDS: Final = 4 * 3600.0
 RUNS_OF_A_NAME: Final = 4
 ASK_SECONDS: Final = 60.0
-MEDIAN_ERROR: Final = 0.0111
-"""Standard error of a slowdown from two windows of 60 s, over programs: a lognormal distribution with this median and
-the next spread. It gives the answered shares of the detector's table: 45 % at 90 s and 64 % at 240 s."""
-ERROR_SPREAD: Final = 1.0
-SMALLEST_ERROR: Final = 0.002
-WIDENING: Final = 1.2
-WRONG_ANSWERS: Final = 0.01
-WRONG_BY: Final = 0.025
+MIN_SAVING: Final = GuardConfig().min_energy_saving
 SEED: Final = 301
 
 
@@ -52,18 +46,6 @@ class Run:
     harm: float
     """Time lost in trials beyond what the clock between trials would have cost, over the run's time."""
     trials: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Tried:
-    """A trial as the database gives it back."""
-
-    run: int
-    trial: ClockTrial
-    ended_at_seconds: float
-    user_id: int = 0
-    name: str = "name"
-    script_key: str | None = None
 
 
 class _Job:
@@ -105,19 +87,22 @@ class _Job:
 
 def runs_of_a_name(curve: WorkloadCurve, board: str, rng: Generator, count: int = RUNS_OF_A_NAME) -> list[Run]:
     """Return runs of four hours of one program, each beginning with what those before learned."""
-    window_error = float(MEDIAN_ERROR * np.exp(rng.normal(0.0, ERROR_SPREAD)))
+    program = MeasuredProgram(rng)
     found: list[Run] = []
-    known: list[_Tried] = []
+    known: list[NamedTrial] = []
     for number in range(count):
         learned = next((clocks for _, _, clocks in learned_clocks(known)), {}).get(BOARDS[board][0])
-        run, trials = _run_once(curve, board, window_error, learned, rng)
+        run, trials = _run_once(curve, board, program, learned, rng)
         found.append(run)
-        known = [_Tried(run=number, trial=trial, ended_at_seconds=float(number)) for trial in trials] + known
+        known = [
+            NamedTrial(user_id=0, name="name", script_key=None, run=number, ended_at_seconds=float(number), trial=trial)
+            for trial in trials
+        ] + known
     return found
 
 
 def _run_once(
-    curve: WorkloadCurve, board: str, window_error: float, learned: LearnedClock | None, rng: Generator
+    curve: WorkloadCurve, board: str, program: MeasuredProgram, learned: LearnedClock | None, rng: Generator
 ) -> tuple[Run, list[ClockTrial]]:
     gpu_type, limit_watts = BOARDS[board]
     table, own = clock_table_of(gpu_type, None, limit_watts), clock_table_of(gpu_type, curve.workload, limit_watts)
@@ -127,31 +112,37 @@ def _run_once(
     assert best_own is not None and best_table is not None
     begin = best_table.sm_clock_mhz
     # As the guard: what was learned stands in the place of the table where it keeps the bound with its error.
-    if learned is not None and learned.upper <= BOUND and learned.energy_change < 0.0:
-        begin = learned.sm_clock_mhz
-    well_known = learned is not None and begin == learned.sm_clock_mhz and learned.runs >= WELL_KNOWN_RUNS
+    fit = [] if learned is None else [one for one in (learned, *learned.others) if one.upper <= BOUND]
+    begun = min(
+        (one for one in fit if one.energy_change < -MIN_SAVING), key=lambda one: one.energy_change, default=None
+    )
+    begin = begin if begun is None else begun.sm_clock_mhz
+    well_known = begun is not None and begun.runs >= WELL_KNOWN_RUNS
     is_worth = possible_gain(gpu_type, limit_watts, BOUND) >= MIN_POSSIBLE_GAIN
     ladder = ClockTrials(clocks_mhz=clocks, table_clock_mhz=begin, max_slowdown=BOUND, done=well_known or not is_worth)
     job = _Job(curve.on_board(limit_watts), clocks[-1])
     reached_mhz = job.curve.real_clock_mhz(clocks[-1])
     records: list[ClockTrial] = []
-    default_watts = 0.0
+    default_watts = cpu_seconds = 0.0
     while job.left > 0.0:
         order = ladder.order(job.seconds, 24 * 3600.0)
         between = ladder.running_clock_mhz
-        if not order.measure_seconds:
-            job.run(ASK_SECONDS, order.sm_clock_mhz, between)
+        cpu = WINDOW_CPU_SHARE * 2.0 * order.measure_seconds + DETECTOR_CPU_SECONDS
+        waits = order.sm_clock_mhz is None and cpu_seconds + cpu > MAX_CPU_SHARE * job.seconds
+        if not order.measure_seconds or waits:
+            job.run(ASK_SECONDS, between if waits else order.sm_clock_mhz, between)
             continue
+        cpu_seconds += WINDOW_CPU_SHARE * order.measure_seconds
         watts = job.run(order.measure_seconds + SETTLE_SECONDS, order.sm_clock_mhz, between)
-        watts *= float(np.exp(rng.normal(0.0, 0.005)))
+        watts = program.watts(watts, rng)
         if order.sm_clock_mhz is None:
             default_watts = watts
             ladder.measured_default(job.seconds, watts, reached_mhz)
             continue
         clock = order.sm_clock_mhz
-        error = window_error * (60.0 / order.measure_seconds) ** 0.5
-        answer = _answer(job.slowdown(clock), error, rng)
-        ladder.measured(clock, job.seconds, watts, answer, longer_may_help=error <= LONGER_HELPS * MAX_ERROR)
+        cpu_seconds += DETECTOR_CPU_SECONDS
+        answer, longer_may_help = program.answer(job.slowdown(clock), order.measure_seconds, rng)
+        ladder.measured(clock, job.seconds, watts, answer, longer_may_help=longer_may_help)
         records.append(
             ClockTrial(
                 gpu_type=gpu_type,
@@ -179,16 +170,6 @@ def _run_once(
         trials=len(ladder.trials),
     )
     return run, records
-
-
-def _answer(truth: float, error: float, rng: Generator) -> ClockAnswer | None:
-    error = max(error * float(rng.uniform(0.85, 1.15)), SMALLEST_ERROR)
-    if error > MAX_ERROR or rng.uniform() < 0.05:
-        return None
-    value = truth + float(rng.normal(0.0, error))
-    if rng.uniform() < WRONG_ANSWERS:
-        value = truth - WRONG_BY
-    return ClockAnswer(slowdown=max(value, 0.0), error=WIDENING * error)
 
 
 def print_ladder(runs: int) -> None:

@@ -72,7 +72,7 @@ class WatchedRule(PlacementRule):
         self.name, self.version, self.discipline, self.clamped = rule.name, rule.version, rule.discipline, rule.clamped
         self.routes, self.observes_ends, self.knowledge = rule.routes, rule.observes_ends, rule.knowledge
         self.control_interval_seconds = rule.control_interval_seconds
-        self.shares_arrival_stream = rule.shares_arrival_stream
+        self.shares_arrival_stream, self.trials = rule.shares_arrival_stream, rule.trials
 
 
 def recovery_figures(rule: WatchedRule, outcome: Outcome) -> dict[str, float]:

@@ -8,11 +8,13 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from slurm_energy.cli.context import print_json
 from slurm_energy.energy_model.catalog import CATALOG
 from slurm_energy.energy_model.curves import curve_source, curves_of
 from slurm_energy.errors import ConfigError, DeviceError, ValueRangeError
@@ -88,6 +90,56 @@ def measure_node(output: Path, given: Sequence[str], settings: "SweepSettings") 
         return 1
     write_atomically(output, (json.dumps(document, indent=1, sort_keys=True) + "\n").encode(), mode=0o644)
     say(f"wrote {output}: copy it to the controller, set policy.curves_file, restart slurm-energyd", "slurm-energy")
+    return 0
+
+
+def fit_history(output: Path, database: str | None, days: float, *, as_json: bool) -> int:
+    """Fit curves from the clocks that were tried in jobs and add them to a file; return 1 when none could be.
+
+    Raises:
+        ConfigError: what is needed is not installed.
+        StoreError: the database cannot be read.
+    """
+    try:
+        from slurm_energy.estimation.trial_curves import history_of_types  # noqa: PLC0415  # needs scipy
+    except ImportError as error:
+        raise ConfigError(f"fitting needs {error.name}, nothing was read: {install_command('twin')}") from error
+    from slurm_energy.cli.records import read_database  # noqa: PLC0415  # SQL only when it is needed
+    from slurm_energy.config import load_config  # noqa: PLC0415  # only for people
+    from slurm_energy.domain.ids import ClusterName  # noqa: PLC0415  # only here
+    from slurm_energy.store.clock_trials import trials_of_names  # noqa: PLC0415  # SQL only when it is needed
+
+    config = load_config()
+    store = config.store if database is None else replace(config.store, url=database)
+    cluster, now = ClusterName(config.cluster.name), time.time()
+    trials = read_database(store, lambda session: list(trials_of_names(session, cluster, now - 86_400.0 * days)))
+    found = history_of_types(trials, now)
+    document = _document(output)
+    document["gpu_types"] |= {one.gpu_type: dict(one.entry) for one in found if one.entry is not None}
+    fitted = [one for one in found if one.entry is not None]
+    if fitted:
+        write_atomically(output, (json.dumps(document, indent=1, sort_keys=True) + "\n").encode(), mode=0o644)
+    if as_json:
+        print_json([{**asdict(replace(one, entry=None)), "is_fitted": one.entry is not None} for one in found])
+    for one in () if as_json else found:
+        jobs = f"{one.jobs} job{'' if one.jobs == 1 else 's'} of {one.names} name{'' if one.names == 1 else 's'}"
+        if one.entry is None:
+            click.echo(f"{one.gpu_type:<18} too little in {jobs}: {one.lacks}")
+            continue
+        low, high = one.entry["low_clock_mhz"], one.entry["high_clock_mhz"]
+        click.echo(
+            f"{one.gpu_type:<18} {one.used_names} curves, {low} to {high} MHz, from {jobs}; slowdowns with a standard "
+            f"error of {100.0 * one.slowdown_error:.1f} points"
+        )
+    if not found:
+        say(
+            f"no clock was tried in a job of cluster {cluster} in {days:g} days: set policy.clock_trials",
+            "slurm-energy",
+        )
+    if not fitted:
+        say("nothing can be fitted yet: no file is written", "slurm-energy")
+        return 1
+    say(f"wrote {output}: set policy.curves_file, restart slurm-energyd", "slurm-energy")
     return 0
 
 

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from slurm_energy.cli.context import JSON_OPTION, print_json
+from slurm_energy.cli.database import DATABASE_OPTION
 from slurm_energy.errors import ConfigError
 from slurm_energy.reporting.visible import say
 from slurm_energy.resources import install_command
@@ -54,11 +55,23 @@ _SHOWN_DIFFERENCES = 5
     metavar="M",
     help="With --node: end the sweep by then.",
 )
+@click.option(
+    "--from-history", is_flag=True, help="Fit curves from the clocks that were tried in this site's jobs, see the page."
+)
+@click.option(
+    "--days",
+    type=click.FloatRange(1.0, 3650.0),
+    default=90.0,
+    show_default=True,
+    metavar="D",
+    help="With --from-history: jobs that ended in so many days.",
+)
+@DATABASE_OPTION
 @click.option("--data", type=click.Path(path_type=Path), help="Fit data sets, each in a folder of its own here.")
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
-    help="With --data: folder for the coefficients, or one .json file. With --node: the file of the site's curves.",
+    help="With --data: folder for the coefficients, or one .json file. Else: the file of the site's curves.",
 )
 @click.option("--part", "parts", multiple=True, metavar="NAME", help="Fit this part only; may be given again.")
 @click.option(
@@ -74,6 +87,9 @@ def calibrate(  # one for each option
     clocks: int,
     window_seconds: float,
     max_minutes: float,
+    from_history: bool,
+    days: float,
+    database: str | None,
     data: Path | None,
     output: Path | None,
     parts: Sequence[str],
@@ -83,13 +99,18 @@ def calibrate(  # one for each option
     """Show how each GPU type's clock curves are known; measure your own boards.
 
     Without an option: measured, assumed from a GPU of the same chip, or none, for each type. With --node the boards of
-    this node are swept over their clocks, and clocks are put back on any end. With --data the energy model is fitted to
-    data sets; numbers of the package and of the fit count as equal up to a relative difference of 1e-6.
+    this node are swept over their clocks, and clocks are put back on any end. With --from-history the curves are those
+    of clocks that were tried in jobs (policy.clock_trials). With --data the energy model is fitted to data sets;
+    numbers of the package and of the fit count as equal up to a relative difference of 1e-6.
     """
     from slurm_energy.cli import boards  # noqa: PLC0415  # only when needed
 
-    if node and data is not None:
-        raise ConfigError("--node and --data exclude each other: measure boards, or fit data sets")
+    if node + from_history + (data is not None) > 1:
+        raise ConfigError(
+            "--node, --from-history and --data exclude each other: measure boards, fit what jobs tried, or data sets"
+        )
+    if from_history:
+        return boards.fit_history(output or Path("site-curves.json"), database, days, as_json=as_json)
     if node:
         from slurm_energy.node.board_sweep import SweepSettings  # noqa: PLC0415  # only when needed
 

@@ -1,7 +1,6 @@
 """`slurm-energy install`."""
 
 import os
-import re
 import sys
 import time
 from collections import Counter
@@ -14,6 +13,7 @@ import click
 
 from slurm_energy.cli.context import settings_path
 from slurm_energy.cli.installing.files import FileChange, file_change, write
+from slurm_energy.cli.installing.packaged import PACKAGE_PLUGINS, is_packaged
 from slurm_energy.cli.installing.plan import Installation
 from slurm_energy.cli.installing.plugin_check import built_plugins
 from slurm_energy.cli.installing.roles import (
@@ -26,6 +26,7 @@ from slurm_energy.cli.installing.roles import (
 )
 from slurm_energy.cli.site import detected_roles, read_slurm_conf, run_command, slurm_conf_path, under
 from slurm_energy.config import Config, load_config
+from slurm_energy.slurm.plugin_file import Release, parse_release
 
 _FIRST_RELEASE_WITH_SEVERAL_HOOKS = (24, 5)
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -64,6 +65,11 @@ def host_options(edit_help: str) -> Callable[[_Command], _Command]:
         click.option("--diff", is_flag=True, help="Show every line that changes; without it one line for each file."),
         click.option("--dry-run", is_flag=True, help="Show what would change and change nothing."),
         click.option("--yes", is_flag=True, help="Do not ask."),
+        click.option(
+            "--by-package",
+            is_flag=True,
+            help="For the scripts of a distribution's package: leave every file of the site's own as it is.",
+        ),
     )
 
     def add(command: _Command) -> _Command:
@@ -95,7 +101,7 @@ def host_options(edit_help: str) -> Callable[[_Command], _Command]:
     type=click.Choice(["c", "lua"]),
     default="c",
     show_default=True,
-    help="What asks in slurmctld: our plugin, or a script for Slurm's own lua plugin, which sets no clocks.",
+    help="What asks in slurmctld: our plugin, or a script for Slurm's own lua plugin.",
 )
 def install(
     *,
@@ -110,6 +116,7 @@ def install(
     diff: bool,
     dry_run: bool,
     yes: bool,
+    by_package: bool,
 ) -> int:
     """Write configuration, units, hooks and commands, after showing what would change.
 
@@ -120,17 +127,22 @@ def install(
     config = present_settings(root)
     chosen = chosen_roles(roles, config)
     click.echo(f"Role of this host: {', '.join(chosen)}", err=True)
-    with built_plugins() if build_plugin else nullcontext() as plugins:
+    release = installed_release(root)
+    packaged = is_packaged(python.absolute()) and not build_plugin
+    with built_plugins() if build_plugin else nullcontext(PACKAGE_PLUGINS if packaged else None) as plugins:
         options = InstallOptions(
             root=root,
             roles=chosen,
             python=python.absolute(),
             scheduler=scheduler,
             edit_slurm_conf=edit_slurm_conf,
-            several_hooks=takes_several_hooks(root),
+            several_hooks=takes_several_hooks(release),
             plugin_directory=plugin_dir,
             built_plugins=plugins,
             job_submit=job_submit,
+            by_package=by_package,
+            packaged_plugins=packaged,
+            slurm_release=release,
         )
         installation = Installation(config, options, os.environ)
         changes = [file_change(root, planned) for planned in installation.files()]
@@ -228,16 +240,21 @@ def chosen_roles(given: tuple[str, ...], config: Config) -> tuple[str, ...]:
     return tuple(dict.fromkeys(given)) or detected_roles(config)
 
 
-def takes_several_hooks(root: Path) -> bool:
-    """Return whether this host's Slurm is known to take several lines of Prolog."""
+def installed_release(root: Path) -> Release | None:
+    """Return the release of this host's Slurm; None where none is installed, or for an image."""
     if root != Path("/"):
-        return False
+        return None
     for program in ("slurmctld", "slurmd", "sinfo"):
         said = run_command([program, "-V"])
-        match = re.search(r"\b(\d{2})\.(\d{2})\b", said.stdout) if said.ok else None
-        if match is not None:
-            return (int(match[1]), int(match[2])) >= _FIRST_RELEASE_WITH_SEVERAL_HOOKS
-    return False
+        release = parse_release(said.stdout) if said.ok else None
+        if release is not None:
+            return release
+    return None
+
+
+def takes_several_hooks(release: Release | None) -> bool:
+    """Return whether a Slurm is known to take several lines of Prolog."""
+    return release is not None and release.series >= _FIRST_RELEASE_WITH_SEVERAL_HOOKS
 
 
 def next_steps(

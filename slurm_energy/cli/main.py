@@ -52,11 +52,18 @@ NOUNS: dict[str, Noun] = {
     ),
     "lab": Noun("lab", "lab", "Run a real Slurm cluster with simulated GPUs on this machine."),
     "plugin": Noun("plugin", "plugin", "Check the plugin in slurmctld, and repair it before slurmctld starts."),
-    "policy": Noun("policy", "policy", "List the policies or show one."),
+    "policy": Noun("policy", "policy", "List, compare, promote or take back policies."),
     "report": Noun("report", "report", "Report the energy of jobs, users, accounts, partitions, nodes or periods."),
+    "retrain": Noun("retrain", "retrain", "Make a candidate policy of this cluster's own history."),
     "status": Noun("status", "status", "Show whether the daemon answers, its state and its counters."),
     "train": Noun("train", "train", "Train a graph network to schedule on a simulated cluster."),
     "uninstall": Noun("uninstall", "uninstall", "Remove what install wrote, after showing what would change."),
+    "metrics": Noun("metrics", "metrics", "Show the daemon's metrics, print dashboard and alert rules."),
+    "summary": Noun(
+        "report",
+        "summary",
+        "Show in a few lines what a job used, what that cost and what can be done about what was wasted.",
+    ),
     "twin": Noun("twin", "twin", "Replay a site's history on a simulated cluster, or write jobs for one."),
 }
 

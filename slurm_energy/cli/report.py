@@ -18,6 +18,7 @@ from slurm_energy.errors import StoreError
 from slurm_energy.reporting.energy_table import render_table
 from slurm_energy.reporting.explanation import render_decisions, render_explain
 from slurm_energy.reporting.machine import render_csv, render_explain_json, render_json
+from slurm_energy.reporting.summary import advice_lines, summary_lines
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -224,6 +225,20 @@ def explain(job_id: int, as_json: bool, database: str | None) -> int:
         click.echo(render_explain_json(record))
     else:
         render_explain(record, terminal())
+    return 0
+
+
+@click.command(epilog="Example: slurm-energy summary 4242")
+@click.argument("job_id", metavar="JOB", callback=job_number)
+@DATABASE_OPTION
+def summary(job_id: int, database: str | None) -> int:
+    """Show in a few lines what a job used, what that cost and what can be done about what was wasted."""
+    config = settings()
+    story = explanation(config, job_id, database)
+    for line in summary_lines(story, energy_report(config, "report-job", Filter(job_id=job_id), database)):
+        click.echo(line)
+    for line in advice_lines(story):
+        click.echo(f"  Advice      {line}")
     return 0
 
 

@@ -7,8 +7,16 @@ from pathlib import Path
 
 import click
 
-from slurm_energy.cli.install import carry_out, chosen_roles, host_options, present_settings, takes_several_hooks
+from slurm_energy.cli.install import (
+    carry_out,
+    chosen_roles,
+    host_options,
+    installed_release,
+    present_settings,
+    takes_several_hooks,
+)
 from slurm_energy.cli.installing.files import FileChange, file_change, remove_empty_folder
+from slurm_energy.cli.installing.packaged import is_packaged, unit_of_package
 from slurm_energy.cli.installing.plan import Installation
 from slurm_energy.cli.installing.roles import (
     CONFIG_DIRECTORY,
@@ -50,6 +58,7 @@ def uninstall(
     diff: bool,
     dry_run: bool,
     yes: bool,
+    by_package: bool,
 ) -> int:
     """Remove what install wrote, after showing what would change.
 
@@ -67,16 +76,17 @@ def uninstall(
         roles=chosen,
         python=Path(sys.executable).absolute(),
         edit_slurm_conf=edit_slurm_conf,
-        several_hooks=takes_several_hooks(root),
+        several_hooks=takes_several_hooks(installed_release(root)),
         plugin_directory=plugin_dir,
+        by_package=by_package,
     )
     installation = Installation(config, options, os.environ)
-    refusal = _refusal(installation, chosen, edit_slurm_conf)
+    refusal = _refusal(installation, chosen, edit_slurm_conf or by_package)
     if refusal:
         raise ConfigError("\n".join(refusal))
     changes = [file_change(root, planned) for planned in installation.removals(with_sbatch_options=sbatch_options)]
     # Before the files go: a unit without its file cannot be disabled.
-    units = [change.planned.path.name for change in changes if change.present and _is_unit(change)]
+    units = [change.planned.path.name for change in changes if _is_unit(change) and _is_there(change, root)]
     if not carry_out(changes, diff=diff, dry_run=dry_run, yes=yes, before=lambda: _stop(root, units)):
         return 0
     _forget_units(root, units)
@@ -88,6 +98,9 @@ def uninstall(
     alloc = str(installation.site.path) if has_alloc else ""
     for line in _remaining(config, chosen, sbatch_options, alloc):
         click.echo(line, err=True)
+    if by_package and "controller" in chosen and installation.site.asks_at_submission:
+        for line in _after_package(installation):
+            click.echo(line, err=True)
     return 0 if clean else 1
 
 
@@ -111,6 +124,18 @@ def _refusal(installation: Installation, roles: Sequence[str], edit_slurm_conf: 
 
 def _is_unit(change: FileChange) -> bool:
     return change.planned.path.parent == UNIT_DIRECTORY
+
+
+def _is_there(change: FileChange, root: Path) -> bool:
+    return bool(change.present) or unit_of_package(change.planned.path, root).exists()
+
+
+def _after_package(installation: Installation) -> Iterator[str]:
+    """Yield what stays because slurm.conf still names the plugin."""
+    yield f"slurm.conf still names energy, and slurmctld does not start without {JOB_SUBMIT_PLUGIN}:"
+    yield f"  {installation.plugins / JOB_SUBMIT_PLUGIN} stays, and leaves every job as it is. To remove it:"
+    yield from (f"  {line}" for line in installation.site.lines(add=False))
+    yield "  systemctl restart slurmctld, then remove the file"
 
 
 def _systemd(root: Path) -> bool:
@@ -199,7 +224,11 @@ def _remaining(config: Config, roles: Sequence[str], sbatch_options: bool, alloc
         yield "    slurmctld no longer has it. It does no harm; remove it only while no job starts (partitions DOWN)."
     if not sbatch_options:
         yield "  sbatch's options --energy..., without effect  (--sbatch-options removes them)"
-    yield f"  {Path(sys.executable).parent.parent}                     (the package: remove the folder)"
+    if is_packaged(Path(sys.executable).absolute()):
+        packages = " ".join(f"slurm-energy-{role}" for role in roles)
+        yield f"  the package                                  (remove it: apt-get remove {packages})"
+    else:
+        yield f"  {Path(sys.executable).parent.parent}                     (the package: remove the folder)"
     if "controller" in roles:
         yield "Next:"
         yield "  systemctl restart slurmctld"

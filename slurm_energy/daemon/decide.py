@@ -80,7 +80,13 @@ class Decider:
     def decide(self, job: SubmittedFields, known: Known, now_seconds: float) -> Decided:
         """Return the decision for one job; total, whatever the job holds."""
         understood = job_request(job, now_seconds, known.user.name)
-        request, snapshot = understood.request, known.snapshot
+        return self.decide_request(understood.request, known, now_seconds, understood.complaints)
+
+    def decide_request(
+        self, request: JobRequest, known: Known, now_seconds: float, complaints: tuple[str, ...] = ()
+    ) -> Decided:
+        """Return the decision for one job that has been understood; total, whatever the job holds."""
+        snapshot = known.snapshot
         limit = request.time_limit_minutes
         runtime, work = known.history.expected(
             request.user_id, request.name, request.script, None if limit is None else 60.0 * limit
@@ -97,10 +103,10 @@ class Decider:
             known.history.clocks_of(request.user_id, request.name, request.script),
             known.history.scaling_of(request.user_id, request.name, request.script),
         )
-        if understood.complaints:
-            decision = replace(decision, notes=(*decision.notes, *understood.complaints))
+        if complaints:
+            decision = replace(decision, notes=(*decision.notes, *complaints))
         entry = decision_entry(decision, time_limit_minutes(request, decision, snapshot))
-        return Decided(decision=decision, job=request, entry=entry, complaints=understood.complaints)
+        return Decided(decision=decision, job=request, entry=entry, complaints=complaints)
 
     def rehearse(self, snapshot: ClusterSnapshot) -> Iterator[None]:
         """Decide on made-up jobs, one a step: what a policy does for the first time takes it longest.

@@ -42,18 +42,20 @@ class JobEnds:
             if len(self._deadlines) > MAX_KEPT:
                 del self._deadlines[next(iter(self._deadlines))]
 
-    def ended(self, jobs: Iterable[JobState], policy: Policy) -> int:
-        """Pass ends on to a policy that corrects itself, and return how many; what it raises is logged."""
+    def ended(self, jobs: Iterable[JobState], *policies: Policy) -> int:
+        """Pass ends on to the policies that correct themselves, and return how many; what they raise is logged."""
         passed_on = 0
         for job in jobs:
             end = self._new_end(job)
-            if end is None or not isinstance(policy, CorrectingPolicy) or not policy.observes_ends:
+            correcting = [one for one in policies if isinstance(one, CorrectingPolicy) and one.observes_ends]
+            if end is None or not correcting:
                 continue
             passed_on += 1
-            try:
-                policy.ended(end)
-            except Exception as error:  # noqa: BLE001  # a policy is a guest: jobs are decided with or without corrections
-                logger.warning("policy not corrected name=%s error=%s", policy.name, error)
+            for policy in correcting:
+                try:
+                    policy.ended(end)
+                except Exception as error:  # noqa: BLE001  # jobs are decided without corrections
+                    logger.warning("policy not corrected name=%s error=%s", policy.name, error)
         return passed_on
 
     def _new_end(self, job: JobState) -> EndedSubmission | None:

@@ -15,10 +15,12 @@ from typing import Any
 from slurm_energy.config import Config
 from slurm_energy.daemon.decide import create_decider
 from slurm_energy.daemon.doors.callers import privileged_user_ids, user_id_of
-from slurm_energy.daemon.doors.link import DoorLink
 from slurm_energy.daemon.doors.plugin import PluginDoor, local_listener, plugin_listener, report_listener
 from slurm_energy.daemon.ipc.children import ChildProcess
 from slurm_energy.daemon.ipc.frames import SnapshotBegins, SnapshotComplete, SnapshotPart
+from slurm_energy.daemon.metrics.counts import load_counts, save_counts
+from slurm_energy.daemon.pending.loop import PendingLoop
+from slurm_energy.daemon.policy.candidates import CandidateSlot
 from slurm_energy.daemon.policy.remote import RemotePolicy
 from slurm_energy.daemon.policy.slot import POLICY_MODULE, PolicySlot
 from slurm_energy.daemon.recorder.entries import DAEMON_STREAM, JournalQueue
@@ -26,7 +28,8 @@ from slurm_energy.daemon.recorder.journal import JournalWriter, journal_director
 from slurm_energy.daemon.recorder.link import RecorderLink
 from slurm_energy.daemon.snapshot.feed import SnapshotFeed
 from slurm_energy.daemon.state import DaemonState
-from slurm_energy.daemon.verbs import LocalVerbs
+from slurm_energy.daemon.verbs import DoorLink, LocalVerbs
+from slurm_energy.domain.promotion import LivePolicy
 from slurm_energy.errors import ConfigError, DaemonUnavailable, SlurmEnergyError
 from slurm_energy.estimation.job_history import JobHistory
 from slurm_energy.policy.automatic import chosen_policy
@@ -36,6 +39,7 @@ logger = logging.getLogger(__name__)
 
 SNAPSHOT_MODULE = "slurm_energy.daemon.snapshot.process"
 RECORDER_MODULE = "slurm_energy.daemon.recorder.process"
+METRICS_MODULE = "slurm_energy.daemon.metrics.process"
 DOOR_MODULE = "slurm_energy.daemon.doors.process"
 DRAIN_SECONDS = 1.5
 
@@ -57,7 +61,7 @@ class EnergyDaemon:
         self._reload = reload
         choice = chosen_policy(config)
         config = choice.config
-        link = RecorderLink(self._use_history)
+        link = RecorderLink(self._use_history, self._use_live)
         self.state = DaemonState(
             config=config,
             decider=create_decider(config),
@@ -66,12 +70,14 @@ class EnergyDaemon:
             privileged=privileged_user_ids(config.cluster.slurm_user),
             policy_note=choice.note,
         )
+        self._metrics = ChildProcess("metrics", METRICS_MODULE, self._current_config, lambda _frame: None)
         self._report_key = report_key(config)
         self._listeners: list[socket.socket] = []
         door = DoorLink(LocalVerbs(self.state), self.state.counters)
         self._door_link = door
         self._plugin_door = PluginDoor(lambda: self.state.privileged, door.answer_now)
         self._feed = SnapshotFeed(self.state)
+        self._candidates = CandidateSlot(self.state.candidates, lambda: self.state.config, lambda: self.state.snapshot)
         self._policy = PolicySlot(self.state, self._feed.copy, policy_module)
         self._snapshot = ChildProcess("snapshot", SNAPSHOT_MODULE, self._reading_config, self._take)
         self._recorder = ChildProcess("recorder", RECORDER_MODULE, self._current_config, link.receive)
@@ -91,10 +97,14 @@ class EnergyDaemon:
         self._listen_to_signals()
         tasks = [asyncio.create_task(self.state.journal.run(), name="journal")]
         try:
+            self.state.decision_counts = load_counts(Path(daemon.state_directory))
             self._open_doors()
-            children = (self._door, self._snapshot, self._recorder)
+            children = [self._door, self._snapshot, self._recorder]
+            if self.state.config.metrics.host:
+                children.append(self._metrics)
             tasks += [asyncio.create_task(child.run(), name=child.name) for child in children]
             tasks.append(asyncio.create_task(self._policy.run(), name="policy"))
+            tasks.append(asyncio.create_task(PendingLoop(self.state).run(), name="pending"))
             notify_systemd("READY=1")
             logger.info("daemon ready socket=%s policy=%s", daemon.socket_path, self.state.decider.policy.name)
             self._log_policy_note()
@@ -137,6 +147,8 @@ class EnergyDaemon:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.state.journal.close()
+        directory = Path(self.state.config.daemon.state_directory)
+        save_counts(directory, self.state.decision_counts, self.state.counters)
         for path in paths:
             Path(path).unlink(missing_ok=True)
         logger.info("daemon stopped uptime_seconds=%.0f", self.state.uptime_seconds)
@@ -171,6 +183,7 @@ class EnergyDaemon:
         self._report_key = key
         self.state.policy_note = choice.note
         self._policy.use(config, decider)
+        self._candidates.reload()
         self.state.privileged = privileged_user_ids(config.cluster.slurm_user)
         logging.getLogger().setLevel(config.daemon.log_level)
         if fixed_part(old) != fixed_part(config):
@@ -210,11 +223,15 @@ class EnergyDaemon:
     def _use_history(self, history: JobHistory) -> None:
         self.state.history = history
 
+    def _use_live(self, live: LivePolicy) -> None:
+        self._candidates.use(live)
+
 
 def fixed_part(config: Config) -> tuple[object, ...]:
     """Return the settings that only a restart changes."""
     daemon = config.daemon
-    return (daemon.socket_path, daemon.socket_mode, daemon.report_host, daemon.report_port, daemon.state_directory)
+    doors = (daemon.socket_path, daemon.socket_mode, daemon.report_host, daemon.report_port, daemon.state_directory)
+    return (*doors, config.metrics)
 
 
 def _door_part(config: Config) -> tuple[object, ...]:

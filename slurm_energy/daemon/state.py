@@ -14,14 +14,18 @@ from typing import Protocol
 from slurm_energy.config import Config
 from slurm_energy.daemon.decide import Decider
 from slurm_energy.daemon.job_ends import JobEnds
+from slurm_energy.daemon.metrics.counts import DecisionCounts
+from slurm_energy.daemon.pending.tracked import TrackedJobs
+from slurm_energy.daemon.policy.candidates import Candidates
 from slurm_energy.daemon.policy.remote import RemotePolicy
 from slurm_energy.daemon.recorder.entries import JournalQueue
 from slurm_energy.daemon.reuse import ReusableDecisions
 from slurm_energy.domain.cluster import ClusterSnapshot
-from slurm_energy.domain.decision import EnergyDecision
+from slurm_energy.domain.decision import DecisionEntry, EnergyDecision
 from slurm_energy.domain.ids import DecisionId, PartitionName
 from slurm_energy.domain.job import JobRequest
 from slurm_energy.estimation.job_history import JobHistory
+from slurm_energy.policy.base import Policy
 from slurm_energy.wire.messages import Query
 
 MAX_CLAIMS = 10_000
@@ -32,6 +36,9 @@ _MEMORY = 0.9
 """Share of the past that is left after each decision, when a user's submissions are judged by the last ten or so."""
 _FEWEST_ACCEPTED = 0.5
 """Share below which an array, whose claim has no bound, claims nothing."""
+
+MAX_NOT_CARRIED = 50_000
+"""Entries that nodes may ask for."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -173,9 +180,17 @@ class DaemonState:
     """Groups by uid, where partitions ask for them; a user not in it has unknown groups."""
     claims: Claims = field(default_factory=Claims)
     job_ends: JobEnds = field(default_factory=lambda: JobEnds(time.time()))
+    tracked: TrackedJobs = field(default_factory=TrackedJobs)
+    """Waiting jobs that may be decided again."""
+    not_carried: dict[DecisionId, DecisionEntry] = field(default_factory=dict)
+    """Entries of jobs that cannot carry one to their nodes, which ask for it; lost at a restart."""
+    redecide_note: str = ""
+    """Why waiting jobs are not changed although the site wants it; empty where nothing is in the way."""
     reusable: ReusableDecisions = field(default_factory=ReusableDecisions)
     history: JobHistory = field(default_factory=JobHistory)
+    candidates: Candidates = field(default_factory=Candidates)
     counters: Counter[str] = field(default_factory=Counter)
+    decision_counts: DecisionCounts = field(default_factory=DecisionCounts)
     started_at_monotonic_seconds: float = field(default_factory=time.monotonic)
     skipped_rows: Mapping[str, int] = field(default_factory=dict)
     """Rows of the latest snapshot that could not be read, by kind and reason."""
@@ -189,6 +204,17 @@ class DaemonState:
     def uptime_seconds(self) -> float:
         """Seconds since the daemon started."""
         return time.monotonic() - self.started_at_monotonic_seconds
+
+    def keep_entry(self, decision_id: DecisionId, entry: DecisionEntry) -> None:
+        """Keep what the node of a job is to be told when it asks; the oldest go first."""
+        self.not_carried[decision_id] = entry
+        while len(self.not_carried) > MAX_NOT_CARRIED:
+            del self.not_carried[next(iter(self.not_carried))]
+
+    @property
+    def policies(self) -> tuple[Policy, ...]:
+        """Every policy that decides jobs, or is compared, now."""
+        return self.candidates.policies(self.decider.policy)
 
     @property
     def policy_process(self) -> str | None:

@@ -1,37 +1,45 @@
-"""What each verb does: a message and its sender in, a reply out."""
+"""What each verb does: a message and its sender in, a reply out; and who answers the requests that doors read in."""
 
 import asyncio
-import json
+import contextlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
+from typing import Any
 
-from slurm_energy import __version__
-from slurm_energy.daemon.decide import Decided, Known, KnownUser
-from slurm_energy.daemon.doors.callers import CostLimit, Peer
-from slurm_energy.daemon.doors.reports import nodes_summary
-from slurm_energy.daemon.recorder.entries import DAEMON_STREAM, JOBS_STREAM, REPORTS_STREAM, decision_line
-from slurm_energy.daemon.recorder.journal import journal_directory, waiting_bytes
+from slurm_energy.daemon.decide import Decided, Decider, Known, KnownUser
+from slurm_energy.daemon.doors.callers import CostLimit, Peer, error_reply, first_this_minute
+from slurm_energy.daemon.inquiries import Inquiries
+from slurm_energy.daemon.ipc.children import ChildProcess
+from slurm_energy.daemon.ipc.frames import DoorCounts, PeerReply, PeerRequest, reply_parts
+from slurm_energy.daemon.policy.candidates import Serving, with_clocks
+from slurm_energy.daemon.recorder.entries import decision_line
 from slurm_energy.daemon.reuse import REUSE_MILLISECONDS, Basis, is_reusable
 from slurm_energy.daemon.state import DaemonState
-from slurm_energy.domain.ids import DecisionId, parse_decision_id
+from slurm_energy.domain.decision import DecisionEntry
+from slurm_energy.domain.ids import DecisionId, JobId, decision_in_comment, parse_decision_id, parse_job_id
 from slurm_energy.domain.plain import to_plain
+from slurm_energy.domain.promotion import Assignment, Stage
 from slurm_energy.domain.script import ScriptFeatures
 from slurm_energy.errors import DaemonUnavailable, PermissionRefused, WireError
-from slurm_energy.wire.codec import Message, decode
+from slurm_energy.slurm.command import admin_comment_of
+from slurm_energy.wire.codec import MAX_DECIDE_BYTES, Message, decode, encode
 from slurm_energy.wire.messages import (
     SubmittedFields,
     decision_reply,
+    failure,
     is_explained,
     json_reply,
     one_line,
-    parse_query,
     parse_submitted_job,
 )
 
 logger = logging.getLogger(__name__)
+
+ANSWER_SECONDS = 60.0
+MAX_OPEN_REQUESTS = 256
 
 PREVIEW_SHARE = 0.05
 """Of the answering thread's time, that previews of unprivileged users may take, each of them and all together."""
@@ -47,11 +55,25 @@ class Answer:
     afterwards: Callable[[], None] | None = None
 
 
+class Received:
+    """When a request came, by the wall and by this thread's own work: a busy host makes no policy slow."""
+
+    __slots__ = ("_cpu", "at")
+
+    def __init__(self) -> None:
+        self.at, self._cpu = time.perf_counter(), time.thread_time()
+
+    def cpu_milliseconds(self) -> float:
+        """Return what was worked on it so far."""
+        return 1000.0 * (time.thread_time() - self._cpu)
+
+
 class LocalVerbs:
     """Serves what comes over the unix socket."""
 
     def __init__(self, state: DaemonState) -> None:
         self._state = state
+        self._inquiries = Inquiries(state)
         self._previews = CostLimit(share=PREVIEW_SHARE, burst_seconds=PREVIEW_BURST_SECONDS)
 
     async def answer(self, message: Message, peer: Peer) -> Answer:
@@ -66,9 +88,11 @@ class LocalVerbs:
         if message.verb == "preview":
             return Answer(self._limited_preview(message, peer))
         if message.verb == "query":
-            return Answer(await self._query(message, peer))
+            return Answer(await self._inquiries.query(message, peer))
+        if message.verb == "newest":
+            return Answer(await self._newest(message, peer))
         if message.verb == "ping":
-            return Answer(self._ping())
+            return Answer(self._inquiries.ping())
         raise WireError(f"verb {message.verb!r} is not one of {', '.join(_VERBS)}")
 
     def for_slurm(self, message: Message, peer: Peer) -> Answer:
@@ -86,26 +110,29 @@ class LocalVerbs:
 
     def _decide(self, message: Message) -> Answer:
         """Return the decision on a job that is being submitted."""
-        state, received, fields = self._state, time.perf_counter(), message.fields
+        state, received, fields = self._state, Received(), message.fields
         like = state.reusable.for_request(fields, self._basis, time.time(), time.monotonic())
         if like is not None:
             decided, milliseconds = like
             state.counters["decisions as on a like job"] += 1
         else:
             decided, known = self._decided(parse_submitted_job(fields))
-            policy = state.decider.policy
+            policy = self._decider_of(self._serving(decided.job.user_id)).policy
             milliseconds = REUSE_MILLISECONDS if is_reusable(decided, fields, known, policy, state.config) else 0
+        decided = self._tracked(decided, fields)
+        if fields.get("client") == LUA_CLIENT:
+            state.keep_entry(decided.decision.decision_id, decided.entry)
         if milliseconds:
             basis = self._basis(decided.job.user_id, decided.job.name, decided.job.script)
             state.reusable.keep(decided, fields, basis, time.monotonic(), milliseconds)
         reply = decision_reply(
             decided.decision, decided.entry, explained=is_explained(fields), reuse_milliseconds=milliseconds
         )
-        return Answer(reply, self._given(decided, received))
+        return Answer(reply, self._given(decided, received, fields))
 
     def _reused(self, message: Message) -> Answer:
         """Record a decision that the plugin has given again; the job has it already, and no reply is waited for."""
-        state, received = self._state, time.perf_counter()
+        state, received = self._state, Received()
         fields = message.fields
         new_id, base_id = (parse_decision_id(fields.get(key, "")) for key in ("decision_id", "base_decision_id"))
         decided = state.reusable.again(base_id, new_id, time.time(), time.monotonic())
@@ -115,16 +142,65 @@ class LocalVerbs:
             decision = replace(decided.decision, decision_id=new_id, notes=(*decided.decision.notes, note))
             decided = replace(decided, decision=decision)
         state.counters["decisions reused"] += 1
-        return Answer(Message("ok", {"decision_id": str(new_id)}), self._given(decided, received, reused_from=base_id))
+        self._tracked(decided, fields)
+        afterwards = self._given(decided, received, fields, reused_from=base_id)
+        return Answer(Message("ok", {"decision_id": str(new_id)}), afterwards)
 
-    def _given(self, decided: Decided, received: float, reused_from: DecisionId | None = None) -> Callable[[], None]:
+    def _tracked(self, decided: Decided, fields: Mapping[str, str]) -> Decided:
+        """Remember a job that may be decided again while it waits; its entry then says that nodes are to ask.
+
+        What a challenger decided stays as it is: the champion's word in its place would spoil their comparison.
+        """
+        state = self._state
+        if state.config.routing.redecide == "off":
+            return decided
+        serving = self._serving(decided.job.user_id)
+        if serving.candidate is not None and serving.candidate is state.candidates.challenger:
+            return decided
+        if not state.tracked.add(decided, fields, state.snapshot):
+            return decided
+        return replace(decided, entry=replace(decided.entry, may_change=True))
+
+    async def _newest(self, message: Message, peer: Peer) -> Message:
+        """Return the newest entry of a decision for the node on which its job starts; none where the job's own is."""
+        if "job_id" in message.fields:
+            if not peer.privileged:
+                raise PermissionRefused(f"uid {peer.user_id} may not ask by a job's number: only its node may")
+            entry = await self._entry_of_job(parse_job_id(message.fields["job_id"]))
+        else:
+            entry = self._state.tracked.newer_entry(parse_decision_id(message.fields.get("decision_id", "")))
+        return Message("ok", {} if entry is None else {"entry": entry.encode()})
+
+    async def _entry_of_job(self, job_id: JobId) -> DecisionEntry | None:
+        """Return the entry of a job that carries none: Slurm says in its admin comment, which is ours, what it is."""
+        state, cluster = self._state, self._state.config.cluster
+        if not state.not_carried:
+            return None
+        jobs = () if state.snapshot is None else state.snapshot.jobs
+        comment = next((job.admin_comment for job in jobs if job.job_id == job_id), "")
+        if not comment:  # it started right after its submission
+            comment = await asyncio.to_thread(admin_comment_of, job_id, cluster.slurm_bin_directory, cluster.slurm_conf)
+        decision_id = decision_in_comment(comment)
+        if decision_id is None:
+            return None
+        return state.tracked.newer_entry(decision_id) or state.not_carried.get(decision_id)
+
+    def _given(
+        self, decided: Decided, received: Received, fields: Mapping[str, str], reused_from: DecisionId | None = None
+    ) -> Callable[[], None]:
         """Claim what a job will ask for; return what records its decision."""
         self._state.claims.add(decided.decision, decided.job, self._state.snapshot)
         self._state.job_ends.decided(decided.decision, decided.job)
 
+        serving = self._serving(decided.job.user_id)
+        milliseconds = received.cpu_milliseconds()
+
         def afterwards() -> None:
+            took = time.perf_counter() - received.at
             self._state.counters["decisions"] += 1
-            self._state.journal.append(lambda: decision_line(decided.decision, decided.job))
+            assignment = self._assignment(serving, decided, milliseconds, fields, is_new=reused_from is None)
+            self._state.decision_counts.decided(decided.decision.mode, decided.decision.reasons, took)
+            self._state.journal.append(lambda: decision_line(decided.decision, decided.job, assignment))
             logger.info(
                 "decision %s decision_id=%s uid=%d policy=%s mode=%s partitions=%s clocks=%d reasons=%s seconds=%.4f",
                 "made" if reused_from is None else f"given again reused_from={reused_from}",
@@ -135,10 +211,40 @@ class LocalVerbs:
                 ",".join(decided.decision.partitions or ("unchanged",)),
                 len(decided.decision.clocks),
                 ",".join(decided.decision.reasons),
-                time.perf_counter() - received,
+                took,
             )
 
         return afterwards
+
+    def _serving(self, user_id: int) -> Serving:
+        """Return which policy decides a user's jobs now."""
+        return self._state.candidates.serving(user_id, time.time(), self._state.config.nightly.canary_period_hours)
+
+    def _decider_of(self, serving: Serving) -> Decider:
+        own = None if serving.candidate is None else serving.candidate.decider
+        return self._state.decider if own is None else own
+
+    def _assignment(
+        self, serving: Serving, decided: Decided, milliseconds: float, fields: Mapping[str, str], *, is_new: bool
+    ) -> Assignment | None:
+        """Return which policy decided, with what a challenger in shadow says to it; None without any candidate."""
+        state, found = self._state, serving.assignment
+        if found is None:
+            return None
+        limit = state.config.nightly.late_milliseconds
+        state.candidates.note_time(serving, milliseconds, limit)
+        found = replace(found, milliseconds=milliseconds)
+        if not is_new or found.stage is not Stage.SHADOW:
+            return found
+        answer = state.candidates.shadow(
+            self._read_script(parse_submitted_job(fields)),
+            self._known(decided.job.user_id),
+            state.decider,
+            decided,
+            now_seconds=decided.decision.decided_at_seconds,
+            limit_milliseconds=limit,
+        )
+        return found if answer is None else replace(found, differs=answer[0], shadow=answer[1])
 
     def _limited_preview(self, message: Message, peer: Peer) -> Message:
         """Return the preview; what a user's previews cost, decisions wait for."""
@@ -166,88 +272,128 @@ class LocalVerbs:
         }
         return json_reply(explanation, {"message": one_line(decided.decision.message)})
 
-    async def _query(self, message: Message, peer: Peer) -> Message | list[bytes]:
-        query = parse_query(message.fields)
-        recorder = self._state.recorder
-        if query.subject != "status":
-            return await recorder.query(query, None if peer.privileged else peer.user_id)
-        if not peer.privileged:
-            return json_reply({"daemon": self._status()})
-        try:
-            reply = decode(b"".join(await recorder.query(query, None)))
-            store = json.loads(reply.fields["json"]) if reply.verb == "ok" else {"error": reply.fields["reason"]}
-        except DaemonUnavailable as error:
-            store = {"error": str(error)}
-        folder = Path(self._state.config.daemon.state_directory)
-        # A look at thousands of files, in a thread: no submission waits for it.
-        nodes = await asyncio.to_thread(nodes_summary, folder, self._state.snapshot, time.time())
-        return json_reply({"daemon": self._status(), "nodes": nodes, "store": store})
-
-    def _ping(self) -> Message:
-        age = self._state.snapshot_age_seconds(time.time())
-        fields = {
-            "version": __version__,
-            "policy": self._state.decider.policy.name,
-            "uptime_seconds": f"{self._state.uptime_seconds:.1f}",
-        }
-        if self._state.policy_process is not None:
-            fields["policy_process"] = self._state.policy_process
-        if age is not None:
-            fields["snapshot_age_seconds"] = f"{age:.1f}"
-        return Message("ok", fields)
-
-    def _status(self) -> dict[str, object]:
-        state = self._state
-        directory = journal_directory(state.config)
-        return {
-            "version": __version__,
-            "policy": state.decider.policy.name,
-            "policy_version": state.decider.policy.version,
-            "policy_process": state.policy_process,
-            "policy_note": state.policy_note or None,
-            "uptime_seconds": round(state.uptime_seconds, 1),
-            "snapshot_age_seconds": state.snapshot_age_seconds(time.time()),
-            "snapshot_jobs": None if state.snapshot is None else len(state.snapshot.jobs),
-            "snapshot_nodes": None if state.snapshot is None else len(state.snapshot.nodes),
-            "reader_note": state.reader_note or None,
-            "snapshot_rows_skipped": dict(state.skipped_rows) or None,
-            "journal_waiting": state.journal.waiting,
-            "journal_waiting_bytes_on_disk": waiting_bytes(directory, (DAEMON_STREAM, JOBS_STREAM, REPORTS_STREAM)),
-            "journal_dropped": state.journal.dropped,
-            "counters": dict(state.counters),
-        }
-
     def _decided(self, submitted: SubmittedFields, *, is_preview: bool = False) -> tuple[Decided, Known]:
         """Return the decision on a job, and what it was made on; a preview leaves no trace in the policy."""
+        state, now = self._state, time.time()
+        serving = self._serving(submitted.user_id)
+        known = self._known(submitted.user_id)
+        decider = self._decider_of(serving)
+        if is_preview:
+            decider = decider.without_trace(state.snapshot)
+        if serving.candidate is None:
+            return decider.decide(self._read_script(submitted), known, now), known
+        known = serving.candidate.known(known)
+        decided = decider.decide(self._read_script(submitted), known, now)
+        version = f"{decided.decision.policy_version}+{serving.candidate_id}"[-128:]
+        return replace(decided, decision=replace(decided.decision, policy_version=version)), known
+
+    def _known(self, user_id: int) -> Known:
         state = self._state
-        known = Known(
+        return Known(
             snapshot=state.snapshot,
             claimed_gpus=state.claims.unseen_by(state.snapshot),
             history=state.history,
-            user=self._user(submitted.user_id),
+            user=self._user(user_id),
         )
-        if state.config.script.read == "off":
-            submitted = replace(submitted, script=None)
-        decider = state.decider.without_trace(state.snapshot) if is_preview else state.decider
-        return decider.decide(submitted, known, time.time()), known
+
+    def _read_script(self, submitted: SubmittedFields) -> SubmittedFields:
+        return replace(submitted, script=None) if self._state.config.script.read == "off" else submitted
 
     def _basis(self, user_id: int, name: str, script: ScriptFeatures | None) -> Basis:
         """Return what the answer to a job of a user, name and script rests on now, beside the request."""
-        state = self._state
+        state, serving = self._state, self._serving(user_id)
         runtime, work = state.history.about(user_id, name, script)
+        history = state.history
+        if serving.candidate is not None and serving.candidate.clocks:
+            history = with_clocks(history, serving.candidate.clocks)
         return Basis(
-            policy=state.decider.policy,
+            policy=self._decider_of(serving).policy,
             snapshot=state.snapshot,
             user=self._user(user_id),
             runtime=runtime,
             work=work,
-            clocks=state.history.clocks_of(user_id, name, script),
+            clocks=history.clocks_of(user_id, name, script),
         )
 
     def _user(self, user_id: int) -> KnownUser:
         return KnownUser(name=self._state.user_names.get(user_id), groups=self._state.user_groups.get(user_id))
 
 
+LUA_CLIENT = "job_submit_lua"
+"""Asks for jobs that cannot carry a decision to their nodes."""
 _FOR_SLURM = ("decide", "reused")
-_VERBS = (*_FOR_SLURM, "preview", "query", "ping")
+_VERBS = (*_FOR_SLURM, "preview", "query", "newest", "ping")
 _ALL_USERS = -1
+
+
+class DoorLink:
+    """Answers requests; whatever goes wrong becomes a reply, and the daemon continues."""
+
+    def __init__(self, verbs: LocalVerbs, counters: Counter[str]) -> None:
+        self._verbs = verbs
+        self._counters = counters
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._warned: dict[str, float] = {}
+        self.child: ChildProcess | None = None
+        """Set once, when the daemon has made the child that feeds `receive`."""
+
+    def answer_now(self, request: bytes, peer: Peer) -> tuple[bytes, Callable[[], None] | None]:
+        """Return the reply to a request of the plugin, and what to do once it is on its way."""
+        try:
+            message = decode(request, MAX_DECIDE_BYTES)
+            answered = self._verbs.for_slurm(message, peer)
+            assert isinstance(answered.reply, Message)
+            reply = encode(answered.reply)
+        except Exception as error:  # noqa: BLE001  # the request loop: one bad request never ends the daemon
+            return encode(self._error_reply(error, f"uid {peer.user_id}")), None
+        return reply, answered.afterwards
+
+    def receive(self, frame: Any) -> None:
+        """Take one frame of the door's process."""
+        if isinstance(frame, DoorCounts):
+            self._counters.update(frame.counts)
+        elif isinstance(frame, PeerRequest):
+            if len(self._tasks) >= MAX_OPEN_REQUESTS:
+                reply = failure(f"{MAX_OPEN_REQUESTS} requests are waiting already: try again later")
+                if self.child is not None:
+                    self.child.send(PeerReply(number=frame.number, part=encode(reply), last=True))
+                return
+            task = asyncio.get_running_loop().create_task(self._answer(frame))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def drain(self, limit_seconds: float) -> None:
+        """Let what is being answered finish, for at most `limit_seconds`."""
+        if self._tasks:
+            _done, late = await asyncio.wait(self._tasks, timeout=limit_seconds)
+            for task in late:
+                task.cancel()
+
+    async def _answer(self, frame: PeerRequest) -> None:
+        answered = Answer(failure("the request took too long"))
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                answered = await self._verbs.answer(frame.message, frame.peer)
+        except Exception as error:  # noqa: BLE001  # the request loop: one bad request never ends the daemon
+            answered = Answer(self._error_reply(error, f"uid {frame.peer.user_id}"))
+        reply = answered.reply
+        if isinstance(reply, Message):
+            parts = list(reply_parts(encode(reply)))
+        else:
+            parts = [(part, at == len(reply) - 1) for at, part in enumerate(reply)]
+        for part, last in parts:
+            if self.child is None or not self.child.send(PeerReply(number=frame.number, part=part, last=last)):
+                return
+            with contextlib.suppress(ConnectionError):
+                await self.child.drain()
+            await asyncio.sleep(0)
+        if answered.afterwards is not None:
+            answered.afterwards()
+
+    def _error_reply(self, error: Exception, who: str) -> Message:
+        """Return the reply to a request that failed, counted, and logged at most once a minute for each kind."""
+        reply = error_reply(error, who)
+        self._counters[f"reply {reply.verb}"] += 1
+        if first_this_minute(self._warned, reply):
+            logger.warning("request not served by=%s reply=%s reason=%s", who, reply.verb, reply.fields["reason"])
+        return reply

@@ -1,14 +1,14 @@
 """The cluster at one moment, immutable and dated: partitions, nodes, GPUs, readings, links and switches.
 
-None stands for what no source reports. The file is longer than others: a snapshot and its parts are one subject, and
-half of the lines say what a field means.
+None stands for what no source reports.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Literal
 
+from slurm_energy.domain.gpu_places import GpuPlace, PlaceRoom, gpu_place
 from slurm_energy.domain.ids import ClusterName, JobId, NodeName, PartitionName
 
 _SUSPENDED = frozenset({"POWERED_DOWN", "POWERING_DOWN", "POWER_SAVING"})
@@ -161,32 +161,6 @@ class NodeSize:
     gpus: int
 
 
-class GpuPlace(NamedTuple):
-    """The GPUs of one type in one partition."""
-
-    partition: PartitionName
-    slurm_type: str | None
-    total: int
-    """Nodes that are down included."""
-    gpus_per_node: int
-    """The most of one node."""
-    can_sleep: bool
-    """Whether a node of it is suspended or says how long it takes to wake."""
-    wake_seconds: float
-
-
-class PlaceRoom(NamedTuple):
-    """What of a place is free now; its nodes that are available alone."""
-
-    free: int
-    """Suspended nodes' GPUs too."""
-    whole_nodes: int
-    """Nodes that are awake and hold no job."""
-    asleep_nodes: int
-    parts: frozenset[int]
-    """Free GPUs of the nodes that are awake and hold a job, each number once."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionState:
     """One partition; None means no limit, an empty tuple of names means everybody."""
@@ -281,6 +255,10 @@ class JobState:
     """Which devices of each node it holds, in the order of the node's GRES, where Slurm tells."""
     kind: str = ""
     """Key of its workload in the energy model, where that is known."""
+    expected_start_seconds: float | None = None
+    """Unix time at which Slurm plans to start a pending job; None where it has no plan."""
+    blocked_by_limit: bool = False
+    """Whether a pending job does not start for what it asks for: a limit of its account, QOS or partition."""
     waits_for_room: bool = True
     """Whether a pending job would start if there were room: not while it is held, depends on others or is for later."""
 
@@ -361,7 +339,7 @@ class ClusterSnapshot:
         found = []
         for name, nodes in self.nodes_by_partition.items():
             for slurm_type in self.slurm_gpu_types_by_partition.get(name, ()):
-                found.append(_gpu_place(name, slurm_type, nodes))
+                found.append(gpu_place(name, slurm_type, nodes))
         return tuple(found)
 
     @cached_property
@@ -385,32 +363,3 @@ class ClusterSnapshot:
     def default_partition(self) -> PartitionState | None:
         """The partition of jobs that name none."""
         return next((partition for partition in self.partitions if partition.is_default), None)
-
-
-def _gpu_place(name: PartitionName, slurm_type: str | None, nodes: tuple[NodeState, ...]) -> tuple[GpuPlace, PlaceRoom]:
-    total = per_node = free = whole = asleep = 0
-    wake_seconds, can_sleep, parts = 0.0, False, set[int]()
-    for node in nodes:
-        count = idle = 0
-        for gpus in node.gpus:
-            if gpus.slurm_type == slurm_type:
-                count += gpus.count
-                idle += gpus.idle
-        if not count:
-            continue
-        total, per_node = total + count, max(per_node, count)
-        can_sleep = can_sleep or node.wake_seconds is not None or node.is_suspended
-        wake_seconds = max(wake_seconds, node.wake_seconds or 0.0)
-        if not node.available:
-            continue
-        free += idle
-        if node.is_suspended:
-            asleep += 1
-        elif idle == count:
-            whole += 1
-        elif idle:
-            parts.add(idle)
-    return (
-        GpuPlace(name, slurm_type, total, per_node, can_sleep, wake_seconds),
-        PlaceRoom(free, whole, asleep, frozenset(parts)),
-    )

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Literal
 
 from slurm_energy.domain.ids import DecisionId, GpuTypeName, PartitionName, is_gpu_type_name, parse_decision_id
 from slurm_energy.domain.job import EnergyMode
@@ -206,6 +207,29 @@ class EnergyDecision:
         _check_feature(self.prefer)
 
 
+ChangeOutcome = Literal["clock", "changed", "refused"]
+"""Of a decision that was made again: only clocks differ; Slurm shows the change; Slurm refused it, all is as before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionChange:
+    """What was decided again for a job that waits."""
+
+    decision_id: DecisionId
+    number: int
+    """1 for the first change of a decision."""
+    decided_at_seconds: float
+    outcome: ChangeOutcome
+    partitions: tuple[PartitionName, ...] = ()
+    """In the order in which Slurm tries them; of a refused change, those that were wanted."""
+    gpus: int | None = None
+    """Of the whole job; of a refused change, what was wanted."""
+    clocks: tuple[ClockChoice, ...] = ()
+    """In force from then on."""
+    note: str = ""
+    """What changed, in words."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionEntry:
     """The part of a decision that travels inside the job to its nodes."""
@@ -218,11 +242,14 @@ class DecisionEntry:
     time_limit_minutes: int | None = None
     trial_bounds: dict[GpuTypeName, float] = field(default_factory=dict)
     """Slowdown that trials of clocks may come up to, by GPU type; without an entry none are made."""
+    may_change: bool = False
+    """Whether the daemon may know a newer one when the job starts: its nodes then ask for it."""
 
     def encode(self) -> str:
         """Return the entry, ASCII, no spaces or quotes.
 
-        `v=1;id=…;mode=…[;clocks=TYPE:MHZ,…][;watts=TYPE:W,…][;trials=TYPE:HUNDREDTHS OF A PER CENT,…][;limit=MINUTES]`
+        `v=1;id=…;mode=…[;clocks=TYPE:MHZ,…][;watts=TYPE:W,…][;trials=TYPE:HUNDREDTHS OF A PER CENT,…][;limit=MINUTES]
+        [;newer=1]`
         """
         parts = ["v=1", f"id={self.decision_id}", f"mode={self.mode}"]
         bounds = {name: int(bound * _PER_RATIO + 1e-6) for name, bound in self.trial_bounds.items()}
@@ -231,6 +258,8 @@ class DecisionEntry:
                 parts.append(f"{key}=" + ",".join(f"{name}:{number}" for name, number in sorted(table.items())))
         if self.time_limit_minutes is not None:
             parts.append(f"limit={self.time_limit_minutes}")
+        if self.may_change:
+            parts.append("newer=1")
         text = ";".join(parts)
         if len(text) > MAX_ENTRY_BYTES:
             raise ValueRangeError(f"decision entry of {len(text)} bytes is over {MAX_ENTRY_BYTES}")
@@ -262,6 +291,7 @@ class DecisionEntry:
             assumed_watts=_decode_table(fields.get("watts"), "power limit in W", MAX_POWER_LIMIT_WATTS),
             time_limit_minutes=None if limit is None else _bounded_int("time limit in minutes", limit, 0xFFFFFFFD),
             trial_bounds={name: bound / _PER_RATIO for name, bound in bounds.items()},
+            may_change=fields.get("newer") == "1",
         )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, get_args
 
-from slurm_energy.domain.decision import AnswerDetails, ClockChoice, Reason, RuntimeEstimate
+from slurm_energy.domain.decision import AnswerDetails, ClockChoice, DecisionChange, Reason, RuntimeEstimate
 from slurm_energy.domain.energy import EnergyScope, EnergySource, QualityFlag
 from slurm_energy.domain.ids import ClusterName, DecisionId, GpuTypeName, GpuUuid, JobId, NodeName, PartitionName
 from slurm_energy.domain.job import EnergyMode, JobRequest
@@ -212,6 +212,8 @@ class DecisionRecord:
     """GPUs that were chosen over the whole job; None where there was no choice."""
     details: AnswerDetails = field(default_factory=AnswerDetails)
     """What the policy said of its answer."""
+    changes: tuple[DecisionChange, ...] = ()
+    """What was decided again while the job waited, in order; left out of lists of decisions."""
     job_ids: tuple[JobId, ...] = ()
     """Jobs that carry it: one, several components' or an array's own number; none where Slurm refused the submission,
     or the job has not been seen yet."""

@@ -58,6 +58,20 @@ class ClockTrial:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NamedTrial:
+    """One trial with the job name it belongs to."""
+
+    user_id: int
+    name: str
+    script_key: str | None
+    run: int
+    """One number for all trials of one job."""
+    ended_at_seconds: float
+    """When that job ended."""
+    trial: ClockTrial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LearnedClock:
     """What runs of one name measured of the clock that they went on with on one GPU type."""
 
@@ -71,6 +85,10 @@ class LearnedClock:
     """Runs that measured this clock."""
     measured_at_seconds: float = 0.0
     """When the latest of them ended."""
+    others: "tuple[LearnedClock, ...]" = ()
+    """The same of the other clocks that they tried: one of them may be the best inside another job's bound."""
+    by_trial: bool = True
+    """Whether trials inside a run measured it; else whole runs at several clocks did."""
 
     @property
     def upper(self) -> float:

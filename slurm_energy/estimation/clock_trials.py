@@ -7,10 +7,11 @@ the table's clock stays.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from slurm_energy.domain.trials import CAUTION
 from slurm_energy.errors import ValueRangeError
+from slurm_energy.estimation.clock_response import AnsweredWindow, ClockAnswer, ResponseForms, slowdown_at
 
 AIM_SHARE = 0.9
 """Of the bound: 4.5 % for 5 %."""
@@ -28,29 +29,18 @@ LARGEST_STEP = 0.85
 LOWEST_SHARE = 0.5
 """No trial goes below this share of the clock that the board reaches: a later phase of the program that the clock alone
 paces takes at most twice as long until it is noticed."""
-CLOSE_CLOCKS = 2
-"""Trials end when the next clock is this few settable clocks away."""
-MIN_SENSITIVITY = 0.02
+MIN_PROMISE = 0.006
+"""Trials end when no clock promises more: its relative distance from the running one, times its chance to be kept."""
 MARGIN_SECONDS = 900.0
 """No trial begins nearer to the time limit or deadline."""
 MAX_UNKNOWN = 2
 MAX_WINDOW_FACTOR = 4.0
 """By which a window grows at most, in steps of two, for a program that repeats but varies too much."""
 MAX_WORSE = 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClockAnswer:
-    """A slowdown against the default clock, from the detector or from the program's own progress."""
-
-    slowdown: float
-    error: float
-    """Standard error."""
-
-    @property
-    def upper(self) -> float:
-        """What it exceeds in one case of 15."""
-        return self.slowdown + CAUTION * self.error
+MAX_REPEATS = 3
+"""Further windows at a clock from which a sure answer is hoped for."""
+SURE_ERROR = 0.012
+"""Of an answer; one that is less sure has the next window twice as long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +51,8 @@ class Order:
     """To set; None: the default."""
     measure_seconds: float = 0.0
     """Window to measure after settling; 0: run on, and ask again later."""
+    not_before_seconds: float = 0.0
+    """Elapsed time before which asking again leads to nothing else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +66,10 @@ class Trial:
     answer: ClockAnswer | None
     """None: not known."""
     kept: bool
+    worst: float
+    """Slowdown at this clock of work that the clock alone paces."""
+    watts_ratio: float
+    """Power over that at the default clock."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -107,6 +103,8 @@ class ClockTrials:
     _reached_mhz: float = 0.0
     _unknown: int = 0
     _worse: int = 0
+    _candidate_of: tuple[int, int, float] = (-1, 0, 0.0)
+    _next_mhz: int | None = None
     _first: int = 0
     """Number of trials that drift made old."""
 
@@ -142,9 +140,10 @@ class ClockTrials:
         if clock is None:
             self.done = True
             return Order(sm_clock_mhz=self.running_clock_mhz)
-        highest_cost = (window + self.settle_seconds) * self._worst(clock)
-        if self.cost_seconds + highest_cost > MAX_COST_SHARE * (elapsed_seconds - idle_seconds):
-            return run_on
+        highest_cost = (window + self.settle_seconds) * self._harm(clock)
+        earliest = (self.cost_seconds + highest_cost) / MAX_COST_SHARE + idle_seconds
+        if elapsed_seconds < earliest:
+            return Order(sm_clock_mhz=self.running_clock_mhz, not_before_seconds=earliest)
         return Order(sm_clock_mhz=clock if is_fresh else None, measure_seconds=window)
 
     def measured_default(self, at_seconds: float, watts: float, reached_mhz: float) -> bool:
@@ -208,64 +207,119 @@ class ClockTrials:
             seconds: For how long the clock was in force; None: for the window and its settling.
         """
         seconds = max(seconds or 0.0, self.window_seconds + self.settle_seconds)
-        worst = self._worst(sm_clock_mhz)
-        self.cost_seconds += seconds * (worst if answer is None else min(max(answer.upper, 0.0), worst))
-        kept = answer is not None and self._keep(sm_clock_mhz, watts, answer)
-        self.trials.append(
-            Trial(sm_clock_mhz=sm_clock_mhz, at_seconds=at_seconds, watts=watts, answer=answer, kept=kept)
+        harm = self._harm(sm_clock_mhz)
+        self.cost_seconds += seconds * (harm if answer is None else min(max(answer.upper, 0.0), harm))
+        trial = Trial(
+            sm_clock_mhz=sm_clock_mhz,
+            at_seconds=at_seconds,
+            watts=watts,
+            answer=answer,
+            kept=False,
+            worst=self._worst(sm_clock_mhz),
+            watts_ratio=watts / (self._reference_watts or watts or 1.0),
         )
-        if answer is None:
+        self.trials.append(trial)
+        if answer is not None:
+            self._unknown = 0
+            self._choose(sm_clock_mhz)
+            self.trials[-1] = replace(trial, kept=self.running_clock_mhz == sm_clock_mhz)
+        if answer is None or answer.error > SURE_ERROR:
             longest = self._first_window_seconds * MAX_WINDOW_FACTOR
-            if longer_may_help and self.window_seconds < longest:
+            if (longer_may_help or answer is not None) and self.window_seconds < longest:
                 self.window_seconds = min(2.0 * self.window_seconds, longest)
-            else:
+            elif answer is None:
                 self._unknown += 1
                 self.done = self._unknown >= MAX_UNKNOWN
         # What is measured again starts from a new reference.
         self.lost_reference()
 
-    def _keep(self, sm_clock_mhz: int, watts: float, answer: ClockAnswer) -> bool:
-        self._unknown = 0
-        energy = watts * (1.0 + answer.slowdown) / (self._reference_watts or watts)
+    def _choose(self, sm_clock_mhz: int) -> None:
+        """Keep or leave the clock that was measured last, by all answers there are."""
+        here = self._slowdown(sm_clock_mhz)
+        if here is None:
+            return
+        energy = self._energy(sm_clock_mhz, here)
         if sm_clock_mhz == self.table_clock_mhz and self.kept_clock_mhz is None:
             # Where the job runs anyway: others must need less, and it is left only when it surely breaks the bound.
-            self._bad_table = answer.slowdown - 2.0 * answer.error > self.max_slowdown
+            self._bad_table = here.slowdown - 2.0 * here.error > self.max_slowdown
             self._kept_energy = 1.0 if self._bad_table else min(energy, 1.0)
-            return not self._bad_table
-        if answer.upper > self.max_slowdown:
-            return False
-        if energy >= self._kept_energy:
+            return
+        if here.upper > self.max_slowdown:
+            if sm_clock_mhz == self.kept_clock_mhz:  # a second window was less favourable than the first
+                self.kept_clock_mhz, self._kept_energy = None, 1.0
+            return
+        if energy >= self._kept_energy and sm_clock_mhz != self.kept_clock_mhz:
             self._worse += 1
             self.done = self._worse >= MAX_WORSE
-            return False
+            return
         self.kept_clock_mhz, self._kept_energy, self._worse = sm_clock_mhz, energy, 0
-        return True
+
+    def _energy(self, sm_clock_mhz: int, slowdown: ClockAnswer) -> float:
+        """Return the energy of the same work over that at the default clock."""
+        ratios = [trial.watts_ratio for trial in self._recent if trial.sm_clock_mhz == sm_clock_mhz]
+        return sum(ratios) / len(ratios) * (1.0 + slowdown.slowdown)
+
+    @property
+    def _recent(self) -> list[Trial]:
+        """Trials of the work that the job does now."""
+        return self.trials[self._first :]
+
+    def _slowdown(self, sm_clock_mhz: int) -> ClockAnswer | None:
+        """Return what all answers together say of a clock."""
+        return slowdown_at(self._worst(sm_clock_mhz), self._windows)
 
     def _worst(self, sm_clock_mhz: int) -> float:
         """Return the slowdown of work that the clock alone paces."""
         return max((self._reached_mhz or self.clocks_mhz[-1]) / sm_clock_mhz - 1.0, 0.0)
 
+    def _harm(self, sm_clock_mhz: int) -> float:
+        """Return how much slower than between trials such work is at a clock; 0 where the job runs anyway."""
+        running = self.running_clock_mhz
+        return max(self._worst(sm_clock_mhz) - (0.0 if running is None else self._worst(running)), 0.0)
+
     def _candidate(self) -> int | None:
-        """Return the next clock to try, by secant steps in the relative slowdown of the clock; None: none is left."""
-        known = [(self._worst(t.sm_clock_mhz), t.answer) for t in self.trials[self._first :] if t.answer is not None]
-        tried = {trial.sm_clock_mhz for trial in self.trials[self._first :] if trial.answer is not None}
-        if not known:
+        """Return the next clock to try, None where none promises enough; the same until something is measured."""
+        state = (len(self.trials), self._first, self._reached_mhz)
+        if self._candidate_of != state:
+            self._candidate_of, self._next_mhz = state, self._best_promise()
+        return self._next_mhz
+
+    def _best_promise(self) -> int | None:
+        """Return the clock below the running one with the best product of chance to be kept and clock that is saved."""
+        windows = [trial for trial in self._recent if trial.answer is not None]
+        if not windows:
             first = self._reached_mhz / (1.0 + AIM_SHARE * self.max_slowdown)
             if self.table_clock_mhz < self._reached_mhz:
                 first = min(first, self.table_clock_mhz)
             return self._settable(first)
-        aim = AIM_SHARE * self.max_slowdown
-        here, answer = known[-1]
-        sensitivity = max(answer.slowdown / here if here > 0.0 else 1.0, MIN_SENSITIVITY)
-        for there, other in known[:-1]:
-            if abs(here - there) > 1e-6:
-                sensitivity = max(sensitivity, (answer.slowdown - other.slowdown) / (here - there))
-        wanted = here + (aim - answer.slowdown - 0.5 * answer.error) / sensitivity
-        lowest = max(LARGEST_STEP / (1.0 + here), LOWEST_SHARE) * self._reached_mhz
-        clock = self._settable(max(self._reached_mhz / (1.0 + max(wanted, 0.0)), lowest))
-        places = [abs(self.clocks_mhz.index(clock) - self.clocks_mhz.index(one)) for one in tried]
-        is_higher = clock > (self.running_clock_mhz or self.clocks_mhz[-1])
-        return None if min(places) < CLOSE_CLOCKS or clock >= self._reached_mhz or is_higher else clock
+        forms = ResponseForms.after(self._windows)
+        error = min(trial.answer.error for trial in windows[-2:] if trial.answer is not None)
+        running = self.running_clock_mhz or self.clocks_mhz[-1]
+        from_worst = self._worst(running)
+        lowest = LARGEST_STEP / (1.0 + max(trial.worst for trial in windows)) * self._reached_mhz
+        lowest = max(lowest, LOWEST_SHARE * self._reached_mhz)
+        best, best_promise = None, MIN_PROMISE
+        for clock in reversed(self.clocks_mhz):
+            if clock >= min(running, self._reached_mhz) or clock < lowest - 1e-6:
+                continue
+            promise = (self._worst(clock) - from_worst) * self._chance(clock, forms, error)
+            if promise > best_promise:
+                best, best_promise = clock, promise
+        return best
+
+    def _chance(self, sm_clock_mhz: int, forms: ResponseForms, error: float) -> float:
+        """Return how likely one more window at a clock shows that it keeps the bound."""
+        tried = [trial for trial in self._recent if trial.sm_clock_mhz == sm_clock_mhz and trial.answer is not None]
+        if tried and (here := self._slowdown(sm_clock_mhz)) is not None:
+            if self._energy(sm_clock_mhz, here) >= self._kept_energy:
+                return 0.0
+            left = min(self.max_trials - len(self.trials), MAX_REPEATS)
+            error = here.error * float(len(tried) / (len(tried) + left)) ** 0.5
+        return forms.chance_within(self._worst(sm_clock_mhz), self.max_slowdown - CAUTION * error)
+
+    @property
+    def _windows(self) -> list[AnsweredWindow]:
+        return [AnsweredWindow(worst=one.worst, answer=one.answer) for one in self._recent if one.answer is not None]
 
     def _settable(self, sm_clock_mhz: float) -> int:
         """Return the settable clock next above, so that a bound that was aimed at holds."""

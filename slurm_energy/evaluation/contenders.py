@@ -3,7 +3,7 @@
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import Any, Literal
 
 from slurm_energy.config import Config
 from slurm_energy.domain.job import EnergyMode
@@ -41,6 +41,7 @@ SETTINGS = {
     "checkpoint": "folder of the learned policy, for gnn",
     "open": "1 lets jobs that name no partition be sent to any (default 0)",
     "learn": "0 keeps runs of a job's name from saying how its work compares between GPU types (default 1)",
+    "trials": "on lets clocks be tried while jobs run, off does not (default: the configuration's)",
 }
 """What may be set of each, with its meaning."""
 SUMMARY = "as the daemon serves it: asked at submission with a snapshot, behind the guard"
@@ -59,9 +60,11 @@ PRICED = "learned-price"
 PRICED_SETTINGS = {
     "checkpoint": "folder of the learned prices, or shipped",
     "refresh": "seconds between two looks at the cluster, 1 to 86400 (default 600)",
+    "by_mode": "1 pays by the mode of each job, as the daemon does, and not by the settings below (default 0)",
     **{setting.name: f"{setting.meaning} (default {setting.default:g})" for setting in TOTAL_COST},
 }
 """What may be set of learned prices, with its meaning."""
+_BY_MODE = Setting(name="by_mode", default=0, low=0, high=1, whole=True, meaning="1 pays by the mode of each job")
 _REFRESH = Setting(name="refresh", default=600.0, low=1.0, high=86_400.0, meaning="seconds between two looks")
 
 
@@ -117,6 +120,9 @@ def _configured(config: Config, name: str, key: str, value: str) -> Config:
     """Return the configuration with one of `SETTINGS`."""
     if key == "checkpoint":
         return replace(config, policy=replace(config.policy, checkpoint=value))
+    if key == "trials" and value in {"on", "off"}:
+        tries: Literal["on", "off"] = "on" if value == "on" else "off"
+        return replace(config, policy=replace(config.policy, clock_trials=tries))
     try:
         number = float(value)
     except ValueError:
@@ -145,13 +151,16 @@ def _priced(text: str) -> PlacementRule:
     if not folder:
         known = "; ".join(f"{known}: {meaning}" for known, meaning in PRICED_SETTINGS.items())
         raise ConfigError(f"policy {PRICED} needs checkpoint=FOLDER; it has {known}")
-    values = read_settings(PRICED, (*TOTAL_COST, _REFRESH), given)
-    refresh_seconds = values.pop("refresh")
+    values = read_settings(PRICED, (*TOTAL_COST, _REFRESH, _BY_MODE), given)
+    refresh_seconds, by_mode = values.pop("refresh"), bool(values.pop("by_mode"))
+    unused = sorted(given.keys() - {_REFRESH.name, _BY_MODE.name}) if by_mode else []
+    if unused:
+        raise ConfigError(f"policy {PRICED}: by_mode=1 pays by the mode of each job, so that {unused[0]} has no effect")
     serving, policy = _networks(PRICED)
     network, metadata = serving.load_network(named_folder(folder))
     rule: PlacementRule = policy.PricedRule(
-        partial(serving.NetworkPrices, network),
-        total_cost_settings(values),
+        partial(serving.ServedPrices if by_mode else serving.NetworkPrices, network),
+        EnergyMode.BALANCED if by_mode else total_cost_settings(values),
         name=PRICED,
         version=metadata.version,
         refresh_seconds=refresh_seconds,

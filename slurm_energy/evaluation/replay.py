@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from slurm_energy.domain.cluster import JobState
 from slurm_energy.domain.ids import expand_hostlist
@@ -93,9 +93,23 @@ def replay_workload(path: Path, world: World, *, skip_bad: bool) -> Workload:
         SlurmError, WorkloadError: see `accounting_states`; or no job can be replayed.
     """
     converted = accounting_states(path, skip_bad=skip_bad)
+    found = workload_of_states(converted.items, world, path, skip_bad=skip_bad, bad_rows=converted.skipped_rows)
+    if not found.jobs:
+        raise WorkloadError(f"accounting {str(path)!r} has no job with GPUs that ran and ended ({found.source})")
+    return found
+
+
+def workload_of_states(
+    states: Sequence[JobState], world: World, source: PurePath, *, skip_bad: bool, bad_rows: int = 0
+) -> Workload:
+    """Return the jobs of an accounting, or of a database, for a world, as `replay_workload` does; it may have none.
+
+    Raises:
+        WorkloadError: a job cannot be, and bad ones are not to be skipped.
+    """
     known = {partition.name for partition in world.partitions}
-    named = {name for state in converted.items if state.gpu_count for name in state.partitions}
-    devices = {name: world.devices[device] for name, device in _devices(converted.items, world).items()}
+    named = {name for state in states if state.gpu_count for name in state.partitions}
+    devices = {name: world.devices[device] for name, device in _devices(states, world).items()}
     options = LoadOptions(
         skip_bad=skip_bad,
         kinds=replay_kinds(world),
@@ -107,10 +121,7 @@ def replay_workload(path: Path, world: World, *, skip_bad: bool) -> Workload:
         },
         keep_partitions=named <= known,
     )
-    found = workload_of_accounting(converted.items, options, source=path, bad_rows=converted.skipped_rows)
-    if not found.jobs:
-        raise WorkloadError(f"accounting {str(path)!r} has no job with GPUs that ran and ended ({found.source})")
-    return found
+    return workload_of_accounting(states, options, source=source, bad_rows=bad_rows)
 
 
 def reference_device(world: World) -> DeviceModel:
@@ -136,13 +147,24 @@ def world_of_accounting(path: Path, *, skip_bad: bool) -> SeenWorld:
         SlurmError, WorkloadError: see `accounting_states`; or no job with GPUs is in it.
     """
     found = accounting_states(path, skip_bad=skip_bad).items
-    states = [state for state in found if _held_gpus(state)]
-    if not states:
+    if not any(map(_held_gpus, found)):
         blind = bool(found) and all(state.gpu_count is None for state in found)
         advice = ": no column tells GPUs, add AllocTRES to sacct's --format" if blind else ""
         raise WorkloadError(
             f"accounting {str(path)!r} has no job that held GPUs{advice}: no cluster can be made from it"
         )
+    return world_of_states(found, path.stem, f"made from {path.name}")
+
+
+def world_of_states(found: Iterable[JobState], name: str, source: str) -> SeenWorld:
+    """Return the cluster that ended jobs show, as `world_of_accounting` does.
+
+    Raises:
+        WorkloadError: none of them held GPUs.
+    """
+    states = [state for state in found if _held_gpus(state)]
+    if not states:
+        raise WorkloadError(f"{name} has no job that held GPUs: no cluster can be made from it")
     model = shipped_world(MODEL_WORLD)
     device_of = _devices(states, model)
     pools: list[Pool] = []
@@ -153,7 +175,7 @@ def world_of_accounting(path: Path, *, skip_bad: bool) -> SeenWorld:
         pools += own
         partitions += [Partition(name=name, pools=tuple(pool.name for pool in own)) for name in names]
     world = World(
-        name=path.stem,
+        name=name,
         devices={pool.device: model.devices[pool.device] for pool in pools},
         pools=tuple(pools),
         partitions=tuple(partitions),
@@ -162,7 +184,7 @@ def world_of_accounting(path: Path, *, skip_bad: bool) -> SeenWorld:
         backfill_depth=model.backfill_depth,
         launch_seconds=model.launch_seconds,
         workload_settings=model.workload_settings,
-        source=f"made from {path.name}",
+        source=source,
     )
     kind = replay_kinds(world)[0].name
     return SeenWorld(

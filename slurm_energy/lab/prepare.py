@@ -66,7 +66,7 @@ def prepare(spec: LabSpec, layout: Layout, host: Host) -> None:
     install_gpus(spec, layout)
     if spec.energy:
         install_plugin(layout, host)
-        install_hooks(layout, python_path())
+        install_hooks(layout, python_path(), spec.settings.get("node", {}).get("time_limit_seconds"))
     layout.description.write_text(describe(spec))
 
 

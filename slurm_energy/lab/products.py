@@ -63,17 +63,22 @@ def install_plugin(layout: Layout, host: Host) -> None:
     (layout.etc / "plugstack.conf").write_text("".join(lines))
 
 
-def install_hooks(layout: Layout, python: Path) -> None:
-    """Write the hook into prolog.d and epilog.d of the lab, set to this interpreter as `slurm-energy install` does."""
+def install_hooks(layout: Layout, python: Path, limit_seconds: float | None = None) -> None:
+    """Write the hook into prolog.d and epilog.d of the lab, set to this interpreter as `slurm-energy install` does.
+
+    A lab's own time limit holds from the first moment: until a hook has read its configuration it has 5 s, which is
+    little where all nodes of a cluster start their hooks on the same two processors.
+    """
     source = shared_directory("plugin") / "hook" / "slurm-energy.sh"
     try:
         text = source.read_text(encoding="utf-8")
     except OSError as error:
         raise LabError(f"{source} cannot be read: this installation has no hooks; try a lab without them") from error
+    export = "" if limit_seconds is None else f"export SLURM_ENERGY_NODE_TIME_LIMIT_SECONDS={limit_seconds:g}\n"
     for name in ("prolog.d", "epilog.d"):
         script = layout.hooks / name / "50-slurm-energy.sh"
         script.parent.mkdir(parents=True, exist_ok=True)
-        script.write_text(text.replace("@PYTHON@", str(python)), encoding="utf-8")
+        script.write_text(text.replace("@PYTHON@", str(python)).replace("\n", f"\n{export}", 1), encoding="utf-8")
         script.chmod(0o755)
 
 

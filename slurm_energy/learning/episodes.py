@@ -193,7 +193,7 @@ class _Episode:
         """Return what the network sees of a job; None where it has no way of starting."""
         chooser = self._chooser
         chooser.follow_at_once(view.snapshot_without(job))
-        options = self._reader.options(job, view, chooser.graph, with_clocks=False)
+        options = self._reader.options(job, view, chooser.graph.partition_index, with_clocks=False)
         if not options:
             return None
         vector = job_columns(job, view, chooser.graph.facts, self._weights[job.job_id])

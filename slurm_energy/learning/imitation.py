@@ -117,7 +117,7 @@ class DemonstratedRule(PlacementRule):
 
     def _write_down(self, job: WaitingJob, view: ClusterView, placement: Placement) -> None:
         self._graph.update(view.snapshot_without(job))
-        options = self._reader.options(job, view, self._graph, with_clocks=True)
+        options = self._reader.options(job, view, self._graph.partition_index, with_clocks=True)
         chosen = _index(options, placement)
         if chosen is None:
             return

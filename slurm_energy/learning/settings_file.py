@@ -24,6 +24,8 @@ FORMER_NAMES: Mapping[str, Mapping[str, str]] = {
     "learner": {"most_advantage": "max_advantage", "most_moments": "max_moments"},
 }
 """By table, what settings were called in earlier versions, and what they are called now: files may have either."""
+ADDED: Mapping[str, Mapping[str, object]] = {"episodes": {"by_mode": False}}
+"""By table, settings that earlier versions did not have, with the value that stands for what those did."""
 
 
 def read_tables(path: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 from slurm_energy.errors import ConfigError, TrainingError, ValueRangeError
 from slurm_energy.graph import schema
 from slurm_energy.learning.algorithms import Algorithm, find_algorithm
-from slurm_energy.learning.settings_file import FORMER_NAMES, RUN_BOUNDS, check_bounds, read_tables, with_names
+from slurm_energy.learning.settings_file import ADDED, FORMER_NAMES, RUN_BOUNDS, check_bounds, read_tables, with_names
 from slurm_energy.learning.torch_device import AUTO, check_device_name
 from slurm_energy.learning.training_log import LogFormat
 from slurm_energy.policy.gnn.configuration import NetworkConfig
@@ -99,8 +99,10 @@ class TrainingSettings:
         return toml_text(self.document())
 
     def sha256(self) -> str:
-        """Return the hash of everything that the weights follow from; a new name of a setting does not change it."""
+        """Return the hash of all that the weights follow from; new names and settings do not change it by themselves."""
         tables = _fixed(self.document())
+        for name, added in ADDED.items():
+            tables[name] = {key: value for key, value in tables[name].items() if (key, value) not in added.items()}
         for name, names in FORMER_NAMES.items():
             tables[name] = with_names(tables[name], {new: old for old, new in names.items()}, name)
         return hashlib.sha256(toml_text(tables).encode("utf-8")).hexdigest()

@@ -41,6 +41,9 @@ _LIMIT_VARIABLE = "SLURM_ENERGY_NODE_TIME_LIMIT_SECONDS"
 _VERBS = frozenset({"prolog", "epilog", "flush", "repair", "sample"})
 _ON_PATH = frozenset({"prolog", "epilog"})
 _GPU_VARIABLES = ("SLURM_JOB_GPUS", "CUDA_VISIBLE_DEVICES")
+SYSTEM_LOG = "/dev/log"
+_DAEMON_ERROR = 27
+"""Facility and severity of a line of the system log (RFC 5424, 6.2.1: 3 * 8 + 3)."""
 _hanging: set[int] = set()
 _IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE)
 
@@ -221,8 +224,14 @@ def _last_words(verb: str, what: str, log_path: str, said: list[str], seconds: f
 
         append_lines(log_path, [*said, text])
 
-    if log_path:
-        _try(log, seconds - SHOW_SECONDS if seconds > 2 * SHOW_SECONDS else seconds, None)
+    def system_log() -> None:  # slurmd shows what a hook that succeeds writes in its debug log only
+        import socket  # noqa: PLC0415  # rarely needed
+
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sender:
+            sender.sendto(f"<{_DAEMON_ERROR}>slurm-energy: {text}".encode("utf-8", "replace"), SYSTEM_LOG)
+
+    left = seconds - SHOW_SECONDS if seconds > 2 * SHOW_SECONDS else seconds
+    _try(log if log_path else system_log, left, None)
 
 
 def _show(text: str, descriptor: int) -> None:

@@ -126,7 +126,17 @@ def _plan(
     """Return the state to save: settings as they are, clocks as they are to be. Reads only."""
     context.stage("saving the settings")
     settings = context.settings
-    entry = read_entry(hook.entry, events)
+    entry = None if settings.node.fetch_decisions else read_entry(hook.entry, events)
+    if settings.node.fetch_decisions and hook.on_one_node:
+        from slurm_energy.node.newest import entry_of_job  # noqa: PLC0415  # few sites have no compiled plugin
+
+        context.stage("asking the daemon for the job's decision")
+        entry = entry_of_job(hook.job_id, settings, events)
+    elif entry is not None and entry.may_change and hook.on_one_node:
+        from slurm_energy.node.newest import newest_entry  # noqa: PLC0415  # few jobs are decided again
+
+        context.stage("asking the daemon for the newest decision")
+        entry = newest_entry(entry, settings, events)
     asked = entry if settings.node.set_clocks else None
     gpus = []
     for identity in allocation.gpus:

@@ -16,10 +16,9 @@ status.json          what repair saw of this node
 status.sent          which status the daemon has taken, and when; its time: when the node last looked at itself
 """
 
-import fcntl
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from math import inf
@@ -30,6 +29,8 @@ from slurm_energy.domain.energy import NodeReport
 from slurm_energy.domain.ids import JobId
 from slurm_energy.errors import SpoolError
 from slurm_energy.files import (
+    locked,
+    locked_if_free,
     make_private,
     read_whole,
     remove,
@@ -295,51 +296,29 @@ class Spool:
         In a spool that others can write to no lock is held: any user could keep it for ever.
         """
         with ExitStack() as stack:
-            for uuid in (
-                sorted(set(uuids)) if self._is_private() else ()
-            ):  # one order for all, so that no two hooks wait for each other
-                stack.enter_context(_locked(self._gpu_lock(uuid)))
+            # One order for all, so that no two hooks wait for each other.
+            for uuid in sorted(set(uuids)) if self._is_private() else ():
+                stack.enter_context(locked(self._gpu_lock(uuid)))
             yield
 
     @contextmanager
     def try_locks(self, uuids: Iterable[str]) -> Iterator[bool]:
         """Hold the locks of these GPUs if all are free; yield whether they are held."""
-        with self._tried([self._gpu_lock(uuid) for uuid in sorted(set(uuids))]) as held:
+        with locked_if_free([self._gpu_lock(uuid) for uuid in sorted(set(uuids))]) as held:
             yield held
 
     @contextmanager
     def try_flush_lock(self) -> Iterator[bool]:
         """Hold the lock of flush if it is free; yield whether it is held."""
-        with self._tried([self.locks / "flush.lock"]) as held:
+        with locked_if_free([self.locks / "flush.lock"]) as held:
             yield held
 
     @contextmanager
     def try_turn(self) -> Iterator[Path | None]:
         """Hold the turn to flush soon if it is free; yield its file, whose time is that of the last turn."""
         path = self.locks / "soon.lock"
-        with self._tried([path]) as held:
+        with locked_if_free([path]) as held:
             yield path if held else None
-
-    @contextmanager
-    def _tried(self, paths: Sequence[Path]) -> Iterator[bool]:
-        descriptors: list[int] = []
-        try:
-            for path in paths:
-                descriptor = _open_lock(path)
-                if descriptor is None:
-                    break
-                descriptors.append(descriptor)
-                with suppress(BlockingIOError):
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    continue
-                break
-            else:
-                yield True
-                return
-            yield False
-        finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
 
     def _mark(self, path: Path, now: BootMoment) -> None:
         with suppress(SpoolError):
@@ -365,26 +344,6 @@ class Spool:
                 events.append(f"{path.name}: {error}; put aside")
                 with suppress(SpoolError):
                     self.reject(path)
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold one lock. Where no lock can be had (read-only disk) continue: restoring a GPU must not fail for that."""
-    descriptor = _open_lock(path)
-    try:
-        if descriptor is not None:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        if descriptor is not None:
-            os.close(descriptor)
-
-
-def _open_lock(path: Path) -> int | None:
-    for flags in (os.O_RDWR | os.O_CREAT, os.O_RDONLY):
-        with suppress(OSError):
-            return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
-    return None
 
 
 def _mark_age_seconds(path: Path, now: BootMoment) -> float | None:

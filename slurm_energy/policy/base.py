@@ -1,6 +1,6 @@
 """What a policy is, a pure function from a case to an answer, and what a case is: a job on its cluster."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -89,6 +89,30 @@ class Policy(Protocol):
 
     def decide(self, case: Case) -> PolicyAnswer:
         """Return the proposal for one job."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountCost:
+    """What a job costs with one number of GPUs, where and at whatever clock it costs the least."""
+
+    gpus: int
+    joules: float
+    """With everything that the policy puts a price on; only comparable within one job."""
+    has_room: bool
+    """Whether the job could start now with so many."""
+
+
+@runtime_checkable
+class CountingPolicy(Protocol):
+    """A policy that weighs numbers of GPUs by the cost of partition and clock; others leave the number to a rule."""
+
+    def count_costs(self, cases: Sequence[Case]) -> Sequence[CountCost]:
+        """Return what the job costs with each number of GPUs; none for those that the policy cannot judge.
+
+        Args:
+            cases: The job with each of the numbers, and with what is expected of it there.
+        """
         ...
 
 

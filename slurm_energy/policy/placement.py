@@ -23,7 +23,11 @@ if TYPE_CHECKING:  # the daemon's base installation has no numpy, and asks rules
     from slurm_energy.config import Config
     from slurm_energy.domain.cluster import ClusterSnapshot
     from slurm_energy.domain.decision import PolicyAnswer
-    from slurm_energy.policy.base import Case
+    from slurm_energy.domain.ids import GpuTypeName
+    from slurm_energy.domain.trials import ClockTrial
+    from slurm_energy.estimation.clock_trials import ClockTrials
+    from slurm_energy.policy.base import Case, CountCost
+    from slurm_energy.policy.rules.cost_table import Explanation
     from slurm_energy.policy.submission.adapter import SubmissionAdapter
 
     FloatArray = NDArray[np.float64]
@@ -80,6 +84,14 @@ class Placement(NamedTuple):
 def placement_alone(place: int, gpus: int, clock: int) -> Placement:
     """Return a placement on GPUs of its own and no certain node: the same object again for the same answer."""
     return Placement(place, gpus, clock)
+
+
+class Reroute(NamedTuple):
+    """A decision about a job that waits: an update of a pending job, which keeps its place in the queue's order."""
+
+    places: tuple[int, ...]
+    gpus: int | None = None
+    """Devices with which it is to run from now on; None leaves them as they are."""
 
 
 class Postponement(NamedTuple):
@@ -280,25 +292,27 @@ class ClusterView(Protocol):
         ...
 
 
-class PlaceCost(NamedTuple):
-    """The option of the least cost in one place."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobTrials:
+    """The trials of clocks in one job of a simulated cluster, and what came of them."""
 
-    place: int
-    clock: int
-    """Index into the place's clocks."""
-    parts: Mapping[str, float]
-    """J of the whole job."""
-    full_parts: Mapping[str, float]
-    """At the place's default clock."""
+    ladder: "ClockTrials"
+    gpu_type: "GpuTypeName"
+    clocks_mhz: tuple[int, ...]
+    """Of each clock of the place, ascending."""
+    records: "list[ClockTrial]"
+
+    def index_of(self, sm_clock_mhz: int | None) -> int:
+        """Return the index of a clock; None is the default one."""
+        return len(self.clocks_mhz) - 1 if sm_clock_mhz is None else self.clocks_mhz.index(sm_clock_mhz)
 
 
-class Explanation(NamedTuple):
-    """What a rule weighs."""
+class TrialsOfJobs(Protocol):
+    """Says which jobs of a simulated cluster have clocks tried while they run."""
 
-    costs: Sequence[PlaceCost]
-    """The cheapest place first."""
-    factors: Mapping[str, float]
-    """By what a network multiplied the prices that count."""
+    def begin(self, job: WaitingJob, placement: Placement) -> JobTrials | None:
+        """Return the trials of a job that is being started; None for none."""
+        ...
 
 
 class PlacementRule:
@@ -327,6 +341,11 @@ class PlacementRule:
     """Whether `ended` is called."""
     knowledge: Knowledge = "site"
     """What it knows in a simulated cluster that hides what jobs do."""
+    trials: TrialsOfJobs | None = None
+    """Whom a simulated cluster asks whether clocks are tried while a job runs; None: in no job."""
+
+    weighs_counts = False
+    """Whether what `explained` returns may be compared between numbers of GPUs: every part of it is paid in joules."""
 
     _adapter: "SubmissionAdapter | None" = None
     """Between the rule and Slurm's submissions; None in a simulated cluster."""
@@ -347,6 +366,13 @@ class PlacementRule:
     def decide(self, case: "Case") -> "PolicyAnswer":
         """Return the partition that the rule chooses and its clock for each GPU type that the job can land on."""
         return self._at_slurm.answer(self, case)
+
+    def count_costs(self, cases: "Sequence[Case]") -> "Sequence[CountCost]":
+        """Return what a job costs with each number of GPUs; none for a rule that does not weigh them."""
+        if not self.weighs_counts:
+            return ()
+        found = (self._at_slurm.count_cost(self, case) for case in cases)
+        return tuple(one for one in found if one is not None)
 
     def for_rehearsal(self, snapshot: "ClusterSnapshot") -> "PlacementRule":
         """Return a rule that answers alike; what it is asked leaves no trace in this one."""
@@ -399,6 +425,10 @@ class PlacementRule:
     ) -> "Explanation | None":
         """Return what the job would cost in each place with room; None for a rule that weighs no costs."""
         return None
+
+    def rerouted(self, view: ClusterView) -> Mapping[int, "Reroute"]:  # noqa: ARG002  # the hook's form
+        """Return by job id where jobs that wait shall wait from now on; asked as often as `control`."""
+        return {}
 
     def control(self, view: ClusterView) -> Mapping[int, int]:  # noqa: ARG002  # the hook's form
         """Return new clock indices for running jobs by job id."""

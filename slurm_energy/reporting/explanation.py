@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from slurm_energy.domain.decision import ClockChoice
+from slurm_energy.domain.decision import ClockChoice, DecisionChange
 from slurm_energy.domain.job import JobRequest
 from slurm_energy.domain.report import (
     ComparisonRecord,
@@ -127,6 +127,8 @@ def _sections(record: ExplainRecord, now_seconds: float) -> Iterator[tuple[str, 
 def _decision_sections(decision: DecisionRecord) -> Iterator[tuple[str, list[str]]]:
     yield "Asked", _asked(decision.asked)
     yield "Decided", _decided(decision)
+    if decision.changes:
+        yield "Decided again while it waited", [_changed(change) for change in decision.changes]
     reasons = (f"{reason.sentence} ({reason.code})" for reason in decision.reasons)
     yield "Why", [*reasons, *detail_sentences(decision.details), *decision.notes]
 
@@ -185,6 +187,20 @@ def _decided(decision: DecisionRecord) -> list[str]:
             f"{duration_text(decision.estimate.upper_seconds)} ({basis})"
         )
     return lines
+
+
+def _changed(change: DecisionChange) -> str:
+    """Return one change in a line: where, how many, at which clocks, and what became of it."""
+    refused = change.outcome == "refused"
+    clocks = "" if refused else ", ".join(f"{one.gpu_type} at {one.sm_clock_mhz} MHz" for one in change.clocks)
+    wanted = "wanted: " if refused else ""
+    parts = (
+        f"partitions {', '.join(change.partitions)}" if change.partitions else "",
+        "" if change.gpus is None else f"{change.gpus} GPU{'' if change.gpus == 1 else 's'}",
+        clocks or ("" if refused else "default clocks"),
+    )
+    what = "; ".join(part for part in parts if part)
+    return f"{moment_text(change.decided_at_seconds)}: {wanted}{what} ({change.note})"
 
 
 def _times(job: JobEnergyRecord) -> list[str]:

@@ -129,6 +129,31 @@ def job_on_node(job_id: JobId, node: NodeName, bin_directory: str, slurm_conf: s
     return next((state for number, state in rows if number == str(job_id)), "")
 
 
+def admin_comment_of(job_id: JobId, bin_directory: str, slurm_conf: str) -> str:
+    """Return a job's admin comment; empty where there is none, or no answer.
+
+    Args:
+        job_id: Slurm's own number, of an array's task too.
+        bin_directory: Folder of squeue; empty: found through PATH.
+        slurm_conf: Path of slurm.conf; empty: Slurm's default.
+    """
+    name = f"{bin_directory}/squeue" if bin_directory else "squeue"
+    environment = {"PATH": os.environ.get("PATH") or _PATH, "LC_ALL": "C.UTF-8"}
+    if slurm_conf:
+        environment["SLURM_CONF"] = slurm_conf
+    asked = ["--noheader", "--states=all", f"--jobs={job_id}", "--Format=JobID:20,AdminComment:200"]
+    pieces: list[bytes] = []
+    try:
+        run_command([name, *asked], pieces.append, environment=environment, timeout_seconds=ANSWER_SECONDS)
+    except (SlurmError, OSError):
+        return ""
+    for line in b"".join(pieces).decode("utf-8", "replace").splitlines():
+        number, _, comment = line.partition(" ")
+        if number == str(job_id):
+            return comment.strip()
+    return ""
+
+
 class JsonRows:
     """Takes the bytes of one JSON object in pieces of any size and hands on the rows of one list in it.
 

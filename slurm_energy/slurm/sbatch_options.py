@@ -29,6 +29,7 @@ ENERGY_OPTIONS: Final[Mapping[str, Takes]] = {
     "energy-quiet": Takes.NOTHING,
     "energy-trials": Takes.REQUIRED,
     "energy-gpus": Takes.REQUIRED,
+    "energy-redecide": Takes.REQUIRED,
 }
 """Options that the SPANK plugin adds to sbatch."""
 DRY_RUN: Final = "energy-dry-run"

@@ -1,32 +1,19 @@
 """Clocks that were tried in running jobs: stored beside the node's report, and read back by job name."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from slurm_energy.domain.energy import QualityFlag
 from slurm_energy.domain.ids import ClusterName, GpuTypeName
-from slurm_energy.domain.trials import ClockTrial
+from slurm_energy.domain.trials import ClockTrial, NamedTrial
 from slurm_energy.store.tables import ClockTrialRow, DecisionRow, GpuEnergyRow, JobRow, NodeEnergyRow
 from slurm_energy.store.types import bounded
 
 MAX_TRIALS_READ = 100_000
 _UNUSABLE = (QualityFlag.SHARED_GPU, QualityFlag.MIG, QualityFlag.GPU_IDENTITY_UNKNOWN)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamedTrial:
-    """One trial with the job name it belongs to."""
-
-    user_id: int
-    name: str
-    script_key: str | None
-    run: int
-    """One number for all trials of one job."""
-    ended_at_seconds: float
-    trial: ClockTrial
 
 
 def trial_rows(trials: Sequence[ClockTrial]) -> list[ClockTrialRow]:

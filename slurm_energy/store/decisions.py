@@ -6,17 +6,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Select, func, or_, select
+from sqlalchemy import Select, delete, func, or_, select
 from sqlalchemy.orm import Session
 
-from slurm_energy.domain.decision import AnswerDetails, ClockChoice, RuntimeEstimate
+from slurm_energy.domain.decision import AnswerDetails, ClockChoice, DecisionChange, RuntimeEstimate
 from slurm_energy.domain.decision import EnergyDecision as Decision
 from slurm_energy.domain.ids import ClusterName, DecisionId, GpuTypeName, JobId, PartitionName
 from slurm_energy.domain.job import EnergyMode, JobRequest
 from slurm_energy.domain.plain import from_plain, to_plain
 from slurm_energy.domain.report import DecisionRecord, ReasonRecord, reason_sentence
 from slurm_energy.store.sums import make_sums
-from slurm_energy.store.tables import DecisionClockRow, DecisionRow, JobRow, PolicyRow, insert_if_absent
+from slurm_energy.store.tables import (
+    DecisionChangeRow,
+    DecisionClockRow,
+    DecisionRow,
+    JobRow,
+    PolicyRow,
+    insert_if_absent,
+)
 from slurm_energy.store.types import bounded
 
 MAX_TEXT = 4096
@@ -73,6 +80,55 @@ def record_decisions(
     return len(new)
 
 
+def record_change(session: Session, change: DecisionChange) -> bool:
+    """Store what was decided again for a job; return whether it was new, and its decision is known.
+
+    Its clocks are those in force from then on: what was saved is counted against them.
+    """
+    if session.get(DecisionRow, change.decision_id) is None:
+        return False
+    values = {
+        "decision_id": change.decision_id,
+        "number": change.number,
+        "decided_at_seconds": change.decided_at_seconds,
+        "outcome": change.outcome,
+        "partitions": _bounded_texts(list(change.partitions)),
+        "gpus": change.gpus,
+        "clocks": to_plain(change.clocks),
+        "note": change.note,
+    }
+    if session.get(DecisionChangeRow, (change.decision_id, change.number)) is not None:
+        return False
+    insert_if_absent(session, DecisionChangeRow, [values])
+    session.execute(delete(DecisionClockRow).where(DecisionClockRow.decision_id == change.decision_id))
+    insert_if_absent(session, DecisionClockRow, [_clock_values(change.decision_id, choice) for choice in change.clocks])
+    make_sums(session, JobRow.decision_id == change.decision_id)
+    return True
+
+
+def changes_of(session: Session, decision_id: str) -> tuple[DecisionChange, ...]:
+    """Return what was decided again for the job of a decision, in order."""
+    rows = session.scalars(
+        select(DecisionChangeRow).where(DecisionChangeRow.decision_id == decision_id).order_by(DecisionChangeRow.number)
+    )
+    return tuple(
+        from_plain(
+            DecisionChange,
+            {
+                "decision_id": row.decision_id,
+                "number": row.number,
+                "decided_at_seconds": row.decided_at_seconds,
+                "outcome": row.outcome,
+                "partitions": row.partitions,
+                "gpus": row.gpus,
+                "clocks": row.clocks,
+                "note": row.note,
+            },
+        )
+        for row in rows
+    )
+
+
 def _decision_values(
     decision: Decision, request: JobRequest, cluster: ClusterName, policy_row_id: int
 ) -> dict[str, Any]:
@@ -107,7 +163,7 @@ def _decision_values(
 def get_decision(session: Session, decision_id: str) -> DecisionRecord | None:
     """Return one decision, None when it is not (yet) stored."""
     row = session.get(DecisionRow, decision_id)
-    return None if row is None else _record(row)
+    return None if row is None else replace(_record(row), changes=changes_of(session, decision_id))
 
 
 def recent_decisions(  # noqa: PLR0913  # each is one condition, and most are left out

@@ -1,5 +1,6 @@
 """Measured energy: reports of nodes, each stored once, a better one in place of a worse."""
 
+from collections.abc import Iterable
 from enum import IntEnum, StrEnum
 from typing import Any
 
@@ -25,6 +26,8 @@ from slurm_energy.store.tables import UUID_LENGTH, GpuEnergyRow, JobRow, NodeEne
 from slurm_energy.store.types import bounded, stored_text
 
 HOST_NOT_MEASURED = "the node reported no processor energy"
+JOBS_AT_ONCE = 500
+"""Numbers of jobs in one statement."""
 MAX_EVENTS = 1000
 MAX_EVENT_TEXT = 1024
 _UNKNOWN_ARRIVAL = Arrival()
@@ -55,8 +58,17 @@ def record_report(
     *,
     submit_time_known: bool = True,
     arrival: Arrival = _UNKNOWN_ARRIVAL,
+    finish: bool = True,
 ) -> ReportOutcome:
     """Store what a node says of one attempt under `key`; a repeat changes nothing, also when sent at once.
+
+    Args:
+        session: Of the database.
+        report: Of one node.
+        key: Of the attempt.
+        submit_time_known: False while the start stands in for it.
+        arrival: What is known of the report beside its text.
+        finish: False leaves its sums to `finish_reports`, which makes those of many at once: most of the work.
 
     Raises:
         ValueRangeError: the report names a GPU twice, or another job than the key.
@@ -81,14 +93,25 @@ def record_report(
         row.trials = trial_rows(report.trials)
         session.add(row)
         session.flush()
-        make_sums(session, NodeEnergyRow.row_id == row.row_id)
-        keep_host_shares(session, NodeEnergyRow.row_id == row.row_id, attempt_is_over())
+        if finish:
+            make_sums(session, NodeEnergyRow.row_id == row.row_id)
+            keep_host_shares(session, NodeEnergyRow.row_id == row.row_id, attempt_is_over())
         return ReportOutcome.STORED
     changed = _improve(row, report, arrival)
     session.flush()
-    if changed:
+    if changed and finish:
         make_sums(session, NodeEnergyRow.row_id == row.row_id)
     return ReportOutcome.REPLACED if changed else ReportOutcome.UNCHANGED
+
+
+def finish_reports(session: Session, cluster: ClusterName, job_ids: Iterable[JobId]) -> None:
+    """Make the sums and the hosts' shares of reports that `record_report` left unfinished, by the jobs' numbers."""
+    numbers = sorted(set(job_ids))
+    for begin in range(0, len(numbers), JOBS_AT_ONCE):
+        jobs = (JobRow.cluster == cluster, JobRow.job_id.in_(numbers[begin : begin + JOBS_AT_ONCE]))
+        session.flush()
+        make_sums(session, *jobs)
+        keep_host_shares(session, *jobs, attempt_is_over())
 
 
 def stored_reports(

@@ -255,13 +255,18 @@ def _is_sound(run_seconds: ColumnElement[Any]) -> ColumnElement[bool]:
         ),
         DecisionClockRow.decision_id.is_not(None),
     )
+    return and_(is_sound_reading(run_seconds), at_default)
+
+
+def is_sound_reading(run_seconds: ColumnElement[Any]) -> ColumnElement[bool]:
+    """Return whether a GPU's energy can be relied on, for almost all of a run."""
+    reading = GpuEnergyRow
     return and_(
         reading.joules.is_not(None),
         reading.source.in_([EnergySource.COUNTER.value, EnergySource.POLLED.value]),
         reading.scope.in_([EnergyScope.GPU.value, EnergyScope.MODULE.value]),
         *(reading.flags.not_like(f"%,{flag.value},%") for flag in _DOUBTFUL),
         reading.coverage_seconds >= _MIN_COVERED_SHARE * run_seconds * NodeEnergyRow.time_scale,
-        at_default,
     )
 
 

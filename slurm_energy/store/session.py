@@ -7,11 +7,11 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import (
     ArgumentError,
@@ -50,12 +50,15 @@ __all__ = [
 
 SQLITE_FILE_MODE = 0o640
 TRANSACTION_ATTEMPTS = 8
+_STEPS_BETWEEN_LOOKS = 20_000
+"""Of SQLite's machine, between two looks at the clock: about a millisecond."""
 _READ_ONLY = "slurm_energy_read_only"
 # PostgreSQL: serialization_failure, deadlock_detected. MariaDB: lock wait timeout, deadlock, row changed (1020).
 _RETRIED_STATES = frozenset({"40001", "40P01"})
 _RETRIED_CODES = frozenset({1205, 1213, 1020})
 
 Result = TypeVar("Result")
+_TOO_LONG = "it takes too long: ask for a shorter time, or for fewer rows"
 _NEXT_STEPS = {
     "unable to open database file": "it or its folder is closed to this user: ask while slurm-energyd runs, or as root",
     "readonly database": "this user may not write to it or to its folder: run this as the daemon's user",
@@ -63,6 +66,9 @@ _NEXT_STEPS = {
     "malformed": "it is damaged: put back a backup",
     "database is locked": "another process writes to it: try again, or see who with fuser -v",
     "Connection refused": "start the database server, or check store.url",
+    "interrupted": _TOO_LONG,
+    "statement timeout": _TOO_LONG,
+    "max_statement_time": _TOO_LONG,
     "no such table": "slurm-energy database upgrade makes its tables",
 }
 
@@ -144,15 +150,21 @@ def reading(engine: Engine) -> Engine:
 
 
 @contextmanager
-def store_session(engine: Engine, *, read_only: bool = False) -> Iterator[Session]:
+def store_session(engine: Engine, *, read_only: bool = False, limit_seconds: float | None = None) -> Iterator[Session]:
     """Yield a session that commits at the end, or rolls back on an error and when `read_only`.
 
+    Args:
+        engine: Of the database.
+        read_only: Nothing is kept.
+        limit_seconds: Stops a statement that takes longer, so that no one waits behind it; None: no limit.
+
     Raises:
-        StoreError: the database failed; the message has no password.
+        StoreError: the database failed, or a statement took too long; the message has no password.
     """
     session = Session(reading(engine) if read_only else engine, expire_on_commit=False)
     try:
-        yield session
+        with _time_limit(session, limit_seconds):
+            yield session
         if read_only:
             session.rollback()
         else:
@@ -161,6 +173,35 @@ def store_session(engine: Engine, *, read_only: bool = False) -> Iterator[Sessio
         raise _translated(engine, error) from error
     finally:
         session.close()
+
+
+@contextmanager
+def _time_limit(session: Session, limit_seconds: float | None) -> Iterator[None]:
+    """Limit the time of the session's statements: of each one on a server, of all together on SQLite."""
+    if limit_seconds is None:
+        yield
+        return
+    connection = session.connection()
+    backend = connection.dialect.name
+    if backend == "sqlite":
+        driver: Any = connection.connection.driver_connection
+        end = time.monotonic() + limit_seconds
+        driver.set_progress_handler(lambda: time.monotonic() > end, _STEPS_BETWEEN_LOOKS)
+        try:
+            yield
+        finally:
+            driver.set_progress_handler(None, 0)
+        return
+    if backend == "postgresql":
+        session.execute(text(f"SET LOCAL statement_timeout = {int(limit_seconds * 1000)}"))
+        yield
+        return
+    session.execute(text(f"SET SESSION max_statement_time = {limit_seconds:g}"))
+    try:
+        yield
+    finally:
+        with suppress(SQLAlchemyError):  # a connection that is lost has no limit any more
+            session.execute(text("SET SESSION max_statement_time = DEFAULT"))
 
 
 def run_in_transaction(engine: Engine, work: Callable[[Session], Result]) -> Result:

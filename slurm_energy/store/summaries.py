@@ -72,11 +72,16 @@ class JobFilter:
     since_seconds: float | None = None
     until_seconds: float | None = None
 
+    @property
+    def is_found_by_time(self) -> bool:
+        """Whether the rows are looked for in a period first, and not by a job's number."""
+        is_of_a_period = self.since_seconds is not None or self.until_seconds is not None
+        return is_of_a_period and self.job_id is None and self.exact_job_id is None
+
     def of_jobs(self) -> list[ColumnElement[bool]]:
         """Return the WHERE terms on JobRow alone, without the period."""
-        by_time = self.since_seconds is not None and self.job_id is None and self.exact_job_id is None
         # A period is found by its own index; that of the cluster alone, which planners like to take, has all jobs.
-        cluster = func.coalesce(JobRow.cluster, "") if by_time else JobRow.cluster
+        cluster = func.coalesce(JobRow.cluster, "") if self.is_found_by_time else JobRow.cluster
         terms: list[ColumnElement[bool]] = [cluster == self.cluster]
         if self.job_id is not None:
             columns = (JobRow.job_id, JobRow.array_job_id, JobRow.het_job_id)
@@ -100,7 +105,14 @@ class JobFilter:
 
     def of_reports(self) -> list[ColumnElement[bool]]:
         """Return the WHERE terms on NodeEnergyRow beside JobRow: where and when the energy was used."""
-        terms: list[ColumnElement[bool]] = [NodeEnergyRow.cluster == self.cluster]
+        terms: list[ColumnElement[bool]] = []
+        if self.is_found_by_time:
+            # Only then: of a single job planners like this index too, and would read all of the cluster's history.
+            terms.append(NodeEnergyRow.cluster == self.cluster)
+            if self.account is not None:
+                terms.append(NodeEnergyRow.job_account == self.account)
+            if self.user_id is not None and not self.coordinated_accounts:
+                terms.append(NodeEnergyRow.job_user_id == self.user_id)
         if self.partition is not None:
             terms.append(partition_of_report() == self.partition)
         if self.node is not None:

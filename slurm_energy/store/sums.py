@@ -18,6 +18,7 @@ from slurm_energy.domain.energy import (
     QualityFlag,
 )
 from slurm_energy.energy_model.catalog import CATALOG
+from slurm_energy.store.running_totals import add_to_totals
 from slurm_energy.store.tables import DecisionClockRow, GpuEnergyRow, JobRow, NodeEnergyRow
 
 OBSERVED_CLOCK_TOLERANCE = 1.03
@@ -45,9 +46,19 @@ _ROWS_AT_ONCE = 500
 
 
 def make_sums(session: Session, *rows: ColumnElement[bool]) -> int:
-    """Make the sums of some reports again, and return of how many; `rows` are terms on NodeEnergyRow and JobRow."""
+    """Make the sums of some reports again, with whose they are, and return of how many.
+
+    Args:
+        session: Of the database.
+        *rows: Terms on NodeEnergyRow and JobRow.
+    """
     query = (
-        select(NodeEnergyRow.row_id, *_gpu_columns())
+        select(
+            NodeEnergyRow.row_id,
+            func.max(JobRow.account).label("job_account"),
+            func.max(JobRow.user_id).label("job_user_id"),
+            *_gpu_columns(),
+        )
         .select_from(NodeEnergyRow)
         .join(JobRow, JobRow.row_id == NodeEnergyRow.job_row_id)
         .outerjoin(GpuEnergyRow, GpuEnergyRow.node_energy_row_id == NodeEnergyRow.row_id)
@@ -57,6 +68,7 @@ def make_sums(session: Session, *rows: ColumnElement[bool]) -> int:
     )
     values = [dict(row._mapping) for row in session.execute(query)]
     if values:
+        add_to_totals(session, values)
         session.execute(update(NodeEnergyRow), values)
     return len(values)
 

@@ -133,6 +133,23 @@ class DecisionClockRow(Base):
     """Runs of the job's name that measured both; 0: they are those of other programs. NULL in older rows."""
 
 
+class DecisionChangeRow(Base):
+    """What was decided again while the job waited; the clocks in force are those of `decision_clock`."""
+
+    __tablename__ = "decision_change"
+    __table_args__ = (TABLE_OPTIONS,)
+
+    decision_id: Mapped[str] = mapped_column(ForeignKey("decision.decision_id", ondelete="CASCADE"), primary_key=True)
+    number: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    decided_at_seconds: Mapped[float] = mapped_column(UnixSeconds)
+    outcome: Mapped[str] = mapped_column(String(16))
+    """`clock`: its clocks alone; `changed`: in Slurm; `refused`: by Slurm, the job is as it was."""
+    partitions: Mapped[list[str]] = mapped_column(JsonText)
+    gpus: Mapped[int | None] = mapped_column(Integer)
+    clocks: Mapped[list[dict[str, Any]]] = mapped_column(JsonText)
+    note: Mapped[str] = mapped_column(BoundedText(255))
+
+
 class JobRow(Base):
     """A job of Slurm; `decision_id` is no foreign key, since a job's report may overtake its decision."""
 
@@ -210,6 +227,8 @@ class NodeEnergyRow(Base):
         CheckConstraint("host_joules >= 0", name="host_joules_not_negative"),
         CheckConstraint("host_coverage_seconds >= 0", name="host_coverage_not_negative"),
         Index(None, "cluster", "counted_at_seconds"),
+        Index(None, "cluster", "job_account", "counted_at_seconds"),
+        Index(None, "cluster", "job_user_id", "counted_at_seconds"),
         TABLE_OPTIONS,
     )
 
@@ -245,7 +264,9 @@ class NodeEnergyRow(Base):
     """The job's part of `host_node_joules`, by its CPUs and the node's size when the attempt was over; NULL while it is
     not, or where one of them is not known."""
     cluster: Mapped[str | None] = mapped_column(BoundedText(64))
-    """The job's, so that a period of a cluster is found without its jobs."""
+    """The job's, as the next two are, so that the period of a cluster, an account or a user is found without jobs."""
+    job_account: Mapped[str | None] = mapped_column(BoundedText(255))
+    job_user_id: Mapped[int | None] = mapped_column(BigInteger)
     gpu_joules: Mapped[float | None] = mapped_column(FiniteDouble)
     """From here on: sums over the row's GPUs as `store.sums` makes them, so that reports need not read each GPU."""
     gpu_readings: Mapped[int | None] = mapped_column(Integer)
@@ -317,6 +338,20 @@ class NodeSizeRow(Base):
     cpus: Mapped[int] = mapped_column(BigInteger, autoincrement=False)
     gpus: Mapped[int] = mapped_column(BigInteger, autoincrement=False)
     seen_at_seconds: Mapped[float] = mapped_column(UnixSeconds)
+
+
+class EnergyTotalRow(Base):
+    """Sums over all reports that were ever stored, by partition: they never fall, also when rows are pruned."""
+
+    __tablename__ = "energy_total"
+    __table_args__ = (TABLE_OPTIONS,)
+
+    cluster: Mapped[str] = mapped_column(BoundedText(64), primary_key=True)
+    partition: Mapped[str] = mapped_column(BoundedText(255), primary_key=True)
+    """Empty where it is not known."""
+    gpu_joules: Mapped[float] = mapped_column(FiniteDouble)
+    readings: Mapped[int] = mapped_column(BigInteger)
+    unknown_readings: Mapped[int] = mapped_column(BigInteger)
 
 
 class ClockTrialRow(Base):

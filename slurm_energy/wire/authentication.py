@@ -60,14 +60,26 @@ class ReplayGuard:
         return True
 
 
-def sign(body: bytes, *, key: bytes | None = None, now_seconds: float | None = None) -> Message:
+def sign(
+    body: bytes,
+    *,
+    key: bytes | None = None,
+    now_seconds: float | None = None,
+    tool_seconds: float = TOOL_TIMEOUT_SECONDS,
+) -> Message:
     """Return the `report` message that carries the body: with a key by HMAC, without one by munge.
+
+    Args:
+        body: What is sent.
+        key: The shared key; None for munge.
+        now_seconds: Unix time.
+        tool_seconds: How long munge may take.
 
     Raises:
         AuthenticationError: munge is missing, refuses or hangs.
     """
     if key is None:
-        return Message("report", {"auth": "munge", "credential": _munge(body)})
+        return Message("report", {"auth": "munge", "credential": _munge(body, tool_seconds)})
     timestamp = f"{time.time() if now_seconds is None else now_seconds:.3f}"
     nonce = os.urandom(16).hex()
     mac = _mac(key, timestamp, nonce, body)
@@ -129,6 +141,11 @@ def load_key(path: Path) -> bytes:
     return key
 
 
+def newest_mac(key: bytes, nonce: str, entry: str) -> str:
+    """Return the signature of the daemon's answer to a node that asks for the newest entry of a decision."""
+    return _mac(key, "newest", nonce, entry.encode("ascii", "replace"))
+
+
 def _mac(key: bytes, timestamp: str, nonce: str, body: bytes) -> str:
     return hmac.new(key, f"{timestamp}\n{nonce}\n".encode() + body, "sha256").hexdigest()
 
@@ -152,10 +169,10 @@ def _verify_mac(message: Message, key: bytes, replay: ReplayGuard, now_seconds: 
     return body
 
 
-def _munge(body: bytes) -> str:
+def _munge(body: bytes, seconds: float) -> str:
     if len(body) > MAX_MUNGE_PAYLOAD_BYTES:
         raise WireError(f"report of {len(body)} bytes is over munge's {MAX_MUNGE_PAYLOAD_BYTES}")
-    credential = _run("munge", body).strip()
+    credential = _run("munge", body, seconds).strip()
     if not (credential.startswith(b"MUNGE:") and credential.endswith(b":")):
         raise AuthenticationError("munge printed no credential")
     return credential.decode("ascii", "replace")
@@ -171,13 +188,13 @@ def _unmunge(credential: str) -> tuple[bytes, int]:
     return payload, int(uid.group(1))
 
 
-def _run(tool: str, stdin: bytes) -> bytes:
+def _run(tool: str, stdin: bytes, seconds: float = TOOL_TIMEOUT_SECONDS) -> bytes:
     path = next((f"{folder}/{tool}" for folder in _TOOL_FOLDERS if os.access(f"{folder}/{tool}", os.X_OK)), None)
     if path is None:
         raise AuthenticationError(f"{tool} is in none of {', '.join(_TOOL_FOLDERS)}: install munge, or use hmac")
     try:
         done = subprocess.run(  # noqa: PLW1510  # the exit code is read below
-            [path], input=stdin, capture_output=True, timeout=TOOL_TIMEOUT_SECONDS, env={"LC_ALL": "C"}
+            [path], input=stdin, capture_output=True, timeout=seconds, env={"LC_ALL": "C"}
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise AuthenticationError(f"{path} failed: {error}") from error

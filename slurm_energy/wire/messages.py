@@ -29,6 +29,7 @@ QUERY_SUBJECTS = (
     "report-cluster",
     "status",
     "decisions",
+    "metrics",
 )
 MAX_PERIODS = 800
 MAX_DECISIONS = 10_000

@@ -316,3 +316,47 @@ def test_two_runs_with_two_numbers_of_gpus_decide_the_third(new_lab: StartLab) -
         return decision if any("by runs of this name on 2, 4" in note for note in decision.notes) else None
 
     assert until("decision by runs", third).gpus == 1
+
+
+LIMITS: list[tuple[str, str, int, int]] = [
+    ("account grp GrpTRES=gres/gpu=6", "-A grp", 8, 4),
+    ("account grp2 GrpTRES=gres/gpu=6", "-A grp2", 2, 2),
+    ("qos job MaxTRESPerJob=gres/gpu=4", "-A plain -q job", 8, 4),
+    ("qos job2 MaxTRESPerJob=gres/gpu=4", "-A plain -q job2", 2, 2),
+    ("qos wall MaxWall=20", "-A plain -q wall", 2, 4),
+    ("qos mins MaxTRESMinsPerJob=gres/gpu=200", "-A plain -q mins", 2, 4),
+    ("qos few MinTRESPerJob=gres/gpu=4", "-A plain -q few", 2, 4),
+    ("qos free", "-A plain -q free", 8, 8),
+]
+"""A limit, the job's options with it, the number of GPUs that is chosen, and the number with which the job runs."""
+
+
+def test_under_real_accounting_limits_every_resized_job_runs_as_the_asked_one_would(new_lab: StartLab) -> None:
+    lab = new_lab(
+        partitions=PARTITIONS[:1],
+        energy=True,
+        daemon=False,
+        accounting=True,
+        slurm_conf_lines=("AccountingStorageEnforce=associations,limits,qos",),
+    )
+    admin = ["sacctmgr", "-i"]
+    lab.run([*admin, "add", "account", "plain"], check=True)
+    lab.run([*admin, "add", "user", "alice", "account=plain"], check=True)
+    for limit, _, _, _ in LIMITS:
+        lab.run([*admin, "add", *limit.split()], check=True)
+        kind, name = limit.split()[:2]
+        if kind == "account":
+            lab.run([*admin, "add", "user", "alice", f"account={name}", "DefaultQOS=normal"], check=True)
+        else:
+            lab.run([*admin, "modify", "user", "alice", "where", "account=plain", "set", f"qos+={name}"], check=True)
+    shown = ["scontrol", "-o", "show", "assoc_mgr", "users=alice", "flags=assoc"]
+    until("alice's associations in slurmctld", lambda: "Account=grp2" in lab.run(shown, check=True).stdout)
+    with CountingDaemon(lab):
+        jobs = [
+            counted(lab, count, [RANGE, "--gpus=4", "-N1", "-p", "a100", *given.split()], script="#!/bin/sh\ntrue\n")
+            for _, given, count, _ in LIMITS
+        ]
+        rows = [wait_for(lab, job_id, {"COMPLETED"}, timeout=120)[0] for job_id in jobs]
+    found = [(limit, gpus_of(row)) for (limit, _, _, _), row in zip(LIMITS, rows, strict=True)]
+    assert found == [(limit, gpus) for limit, _, _, gpus in LIMITS]
+    assert not drained(lab)

@@ -5,11 +5,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from energy_lab import drained, submit_decided, until
+from energy_lab import await_reports, drained, locked_clocks, story, submit_decided, until, workload
 
 from slurm_energy.cli.installing.plan import Installation
 from slurm_energy.cli.installing.roles import LUA_SCRIPT, InstallOptions
 from slurm_energy.config import load_config
+from slurm_energy.domain.decision import DecisionEntry
+from slurm_energy.domain.job import EnergyMode
 from slurm_energy.lab.cluster import Lab
 from slurm_energy.lab.jobs import show_job, submit, wait_for
 
@@ -43,7 +45,9 @@ def written(lab: Lab) -> dict[str, str]:
 @pytest.fixture
 def lab(new_lab: Callable[..., Lab]) -> Lab:
     """A lab whose slurmctld has Slurm's own lua plugin and not ours."""
-    running = new_lab(energy=True, slurm_conf_lines=("JobSubmitPlugins=energy",))
+    running = new_lab(
+        energy=True, slurm_conf_lines=("JobSubmitPlugins=energy",), settings={"node": {"fetch_decisions": True}}
+    )
     scripts = written(running)
     (running.layout.etc / "job_submit.lua").write_text(scripts["site"])
     (running.layout.etc / "ours.lua").write_text(scripts["ours"])
@@ -63,6 +67,26 @@ def test_jobs_are_decided_and_nothing_of_ours_can_stop_slurmctld(lab: Lab) -> No
     job = submit(lab, ARGUMENTS, wrap="true")
     wait_for(lab, job, {"COMPLETED"})
     assert "AdminComment" not in show_job(lab, job)
+    assert drained(lab) == {}
+
+
+def test_nodes_ask_for_the_clock_that_a_job_cannot_carry_and_take_no_other(lab: Lab) -> None:
+    job = submit_decided(lab, ARGUMENTS, wrap=workload(60))
+    wait_for(lab, job, {"COMPLETED"})
+    decision = until("decision", lambda: story(lab, job)).decision
+    assert decision is not None and decision.clocks
+    (gpu,) = await_reports(lab, job)[0].gpus
+    assert gpu.asked_clock_mhz == gpu.applied_clock_mhz == decision.clocks[0].sm_clock_mhz
+
+    forged = DecisionEntry(
+        decision_id=decision.decision_id, mode=EnergyMode.SAVER, clocks_mhz={decision.clocks[0].gpu_type: 705}
+    ).encode()
+    tried = ["--export", f"ALL,SPANK_ENERGY_DECISION={forged}", *ARGUMENTS, "--energy=off"]
+    job = submit(lab, tried, wrap=workload(60))
+    wait_for(lab, job, {"COMPLETED"})
+    (gpu,) = await_reports(lab, job)[0].gpus
+    assert gpu.applied_clock_mhz is None
+    assert locked_clocks(lab) == {}
     assert drained(lab) == {}
 
 

@@ -9,11 +9,7 @@ from pathlib import Path
 import pytest
 from lab_fixtures import REQUIRE_VARIABLE, require_lab
 
-pytestmark = [
-    pytest.mark.lab,
-    pytest.mark.timeout(640),
-    pytest.mark.skipif(os.environ.get("SLURM_ENERGY_TRIAL") != "long", reason="long form: SLURM_ENERGY_TRIAL=long"),
-]
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(640), pytest.mark.long]
 
 HERE = Path(__file__).parent
 REPO = HERE.parents[1]

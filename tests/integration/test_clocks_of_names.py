@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from sqlalchemy import Engine, inspect
 from store_samples import A100, CLUSTER, SUBMITTED, make_gpu, make_key, make_report, make_state
 
+from slurm_energy.cli.main import cli
 from slurm_energy.config import ClusterConfig, Config, DaemonConfig, PolicyConfig, StoreConfig
 from slurm_energy.daemon.decide import Decided, Known, create_decider
 from slurm_energy.daemon.ipc.frames import ClockPart
@@ -18,6 +20,8 @@ from slurm_energy.domain.cluster import ClusterSnapshot, NodeGpus, NodeState, Pa
 from slurm_energy.domain.energy import QualityFlag
 from slurm_energy.domain.ids import JobId, PartitionName
 from slurm_energy.domain.trials import ClockTrial
+from slurm_energy.energy_model.curves import curve_source
+from slurm_energy.energy_model.site_curves import use_site_curves
 from slurm_energy.estimation.job_history import JobHistory
 from slurm_energy.store.energy import record_report, stored_reports
 from slurm_energy.store.explain import explain
@@ -44,10 +48,12 @@ def trial(clock: int = 1110, **changes: Any) -> ClockTrial:
     return ClockTrial(**{**values, **changes})
 
 
-def store(engine: Engine, *trials: ClockTrial, job_id: int = 77, flags: tuple[QualityFlag, ...] = ()) -> None:
+def store(
+    engine: Engine, *trials: ClockTrial, job_id: int = 77, flags: tuple[QualityFlag, ...] = (), name: str = "steady"
+) -> None:
     report = make_report(make_gpu(flags=flags), job_id=job_id, decision_id=None, trials=trials)
     with store_session(engine) as session:
-        upsert_jobs(session, CLUSTER, (make_state(job_id, name="steady", admin_comment=""),))
+        upsert_jobs(session, CLUSTER, (make_state(job_id, name=name, admin_comment=""),))
         record_report(session, report, make_key(job_id), submit_time_known=True)
 
 
@@ -111,11 +117,12 @@ def test_a_report_that_comes_again_with_more_trials_adds_them(engine: Engine) ->
 def test_the_next_job_of_the_name_begins_with_what_was_measured(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    store(engine, trial(1275, slowdown=0.01), trial(1110))
+    store(engine, trial(1275, slowdown=0.01, watts=300.0), trial(1110))
     known = history(engine, monkeypatch, tmp_path)
     decided = decide(known)
     (choice,) = decided.decision.clocks
-    assert (choice.sm_clock_mhz, choice.predicted_slowdown) == (1110, 0.02)
+    assert choice.sm_clock_mhz == 1110
+    assert choice.predicted_slowdown == pytest.approx(0.02)
     assert choice.predicted_energy_change == pytest.approx(240.0 / 330.0 * 1.02 - 1.0)
     assert any("measured in 1 run of this name" in note for note in decided.decision.notes)
     assert decided.entry.trial_bounds == {A100: 0.05}
@@ -170,10 +177,42 @@ def test_no_trials_with_a_deadline_a_clock_of_the_users_own_or_a_bound_that_leav
 
 @pytest.mark.parametrize(
     ("slurm_type", "asked", "expected"),
-    [("p100", True, False), ("t4", None, False), ("t4", True, True)],
-    ids=["no clock to lock", "no measured program", "no measured program, but asked for"],
+    [("p100", True, False), ("t4", None, True), ("t4", True, True)],
+    ids=["no clock to lock", "no measured program", "no measured program, and asked for"],
 )
-def test_boards_that_lock_no_clock_have_no_trials_and_unmeasured_ones_only_for_who_asks(
+def test_boards_that_lock_no_clock_have_no_trials_and_those_of_which_no_program_was_measured_have(
     slurm_type: str, asked: bool | None, expected: bool
 ) -> None:
     assert bool(decide(JobHistory(), slurm_type=slurm_type, trials=asked).entry.trial_bounds) is expected
+
+
+def test_curves_of_jobs_are_fitted_from_the_database_and_too_little_is_said(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("scipy", reason="scipy is not installed: the twin extra has it")
+    monkeypatch.setattr("slurm_energy.cli.boards.time.time", lambda: SUBMITTED + 86_400.0)
+    config = tmp_path / "config.toml"
+    config.write_text(f'[cluster]\nname = "{CLUSTER}"\n', encoding="utf-8")
+    monkeypatch.setenv("SLURM_ENERGY_CONFIG", str(config))
+    url = engine.url.render_as_string(hide_password=False)
+    output = tmp_path / "site-curves.json"
+    call = ["calibrate", "--from-history", "--database", url, "--output", str(output)]
+    nothing = CliRunner().invoke(cli, call, standalone_mode=False)
+    assert (nothing.return_value, output.exists()) == (1, False)
+    assert "no clock was tried in a job of cluster lab in 90 days" in capfd.readouterr().err
+    for number, name in enumerate(("steady", "other", "third")):
+        clocks = [
+            trial(clock, slowdown=0.3 * (1410 / clock - 1), watts=110.0 + 220.0 * (clock / 1410) ** 3)
+            for clock in (1335, 1200, 1110)
+        ]
+        store(engine, *clocks, job_id=77 + number, name=name)
+        result = CliRunner().invoke(cli, call, standalone_mode=False)
+        assert result.return_value == (0 if number == 2 else 1), result.output
+        assert output.exists() is (number == 2)
+        assert ("too little in" in result.output) is (number < 2)
+    assert "3 curves, 1110 to 1410 MHz, from 3 jobs of 3 names" in result.output
+    use_site_curves(output)
+    try:
+        assert curve_source(A100) == "measured here"
+    finally:
+        use_site_curves(None)

@@ -5,6 +5,7 @@ A hook that hangs for ever is told by the time-out of `subprocess.run`, which is
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -112,6 +113,19 @@ def test_configuration_that_is_a_pipe_ends_at_the_limit(tmp_path: Path, verb: st
     }
     done = run(verb, environment)
     assert (done.returncode, "gave up after 1.0 s while starting" in done.stderr) == (0, True)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_deadline_before_the_configuration_is_read_is_told_in_the_system_log(tmp_path: Path, verb: str) -> None:
+    os.mkfifo(tmp_path / "slurm-energy.toml")
+    environment = {**JOB, "SLURM_ENERGY_CONFIG": str(tmp_path / "slurm-energy.toml"), LIMIT: "2.0"}
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as system_log:
+        system_log.bind(str(tmp_path / "log.sock"))
+        system_log.setblocking(False)  # the hook has ended by then
+        done = run(verb, environment, before=f"main.SYSTEM_LOG = {str(tmp_path / 'log.sock')!r}")
+        said = system_log.recv(4096).decode()
+    assert done.returncode == 0
+    assert said.startswith(f"<27>slurm-energy: {verb}: job 7: gave up after 2.0 s while starting; ")
 
 
 @pytest.mark.parametrize("verb", VERBS)

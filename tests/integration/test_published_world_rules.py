@@ -67,7 +67,14 @@ def test_a_price_on_time_is_close_to_the_frontier() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rate", "most_excess"), [(0.02, 0.0032), (0.045, 0.0064), (0.05, 0.0102), (0.055, 0.0147), (0.06, 0.0085)]
+    ("rate", "most_excess"),
+    [
+        (0.05, 0.0102),
+        *(
+            pytest.param(rate, most, marks=pytest.mark.long)
+            for rate, most in ((0.02, 0.0032), (0.045, 0.0064), (0.055, 0.0147), (0.06, 0.0085))
+        ),
+    ],
 )
 def test_the_adaptive_price_is_no_worse_than_its_table(rate: float, most_excess: float) -> None:
     """Three days from empty: the excess over the frontier at its own mean turnaround."""

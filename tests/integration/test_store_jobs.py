@@ -22,11 +22,17 @@ from store_samples import (
 )
 
 from slurm_energy.domain.cluster import JobState
-from slurm_energy.domain.decision import Reason
+from slurm_energy.domain.decision import ChangeOutcome, DecisionChange, Reason
 from slurm_energy.domain.energy import NodeReport, QualityFlag
-from slurm_energy.domain.ids import ClusterName, DecisionId, GpuTypeName, JobId
+from slurm_energy.domain.ids import ClusterName, DecisionId, GpuTypeName, JobId, PartitionName
 from slurm_energy.errors import StoreError
-from slurm_energy.store.decisions import get_decision, recent_decisions, record_decision, record_decisions
+from slurm_energy.store.decisions import (
+    get_decision,
+    recent_decisions,
+    record_change,
+    record_decision,
+    record_decisions,
+)
 from slurm_energy.store.energy import record_report, stored_reports
 from slurm_energy.store.job_rows import Arrival, SubmitTime, submit_time_of
 from slurm_energy.store.jobs import get_job, job_owner, upsert_jobs
@@ -443,3 +449,39 @@ def test_history_tells_the_type_of_a_run_where_it_had_one(
     with store_session(engine, read_only=True) as session:
         (sample,) = all_recent_runtimes(session, CLUSTER, SUBMITTED)
     assert sample.gpu_type == expected
+
+
+def test_what_was_decided_again_is_kept_in_order_and_its_clocks_are_those_in_force(engine: Engine) -> None:
+    decision = make_decision()
+    (clock,) = decision.clocks
+    outcomes: tuple[tuple[int, ChangeOutcome], ...] = ((1, "changed"), (2, "refused"), (3, "clock"))
+    changes = [
+        DecisionChange(
+            decision_id=decision.decision_id,
+            number=number,
+            decided_at_seconds=SUBMITTED + number,
+            outcome=outcome,
+            partitions=(PartitionName("a40"), PartitionName("a100")),
+            gpus=2,
+            clocks=(replace(clock, sm_clock_mhz=1200 + number),),
+            note="while it waited",
+        )
+        for number, outcome in outcomes
+    ]
+    run_in_transaction(engine, lambda session: record_decision(session, decision, make_request(), CLUSTER))
+    for change in (*changes, changes[0]):
+        run_in_transaction(engine, lambda session, change=change: record_change(session, change))  # type: ignore[misc]
+    with store_session(engine, read_only=True) as session:
+        record = get_decision(session, decision.decision_id)
+    assert record is not None
+    assert list(record.changes) == changes
+    assert [one.sm_clock_mhz for one in record.clocks] == [1203]
+
+
+def test_a_change_of_an_unknown_decision_is_left_out(engine: Engine) -> None:
+    change = DecisionChange(
+        decision_id=DecisionId("dffffff1"), number=1, decided_at_seconds=SUBMITTED, outcome="clock", note="none"
+    )
+    stored: list[bool] = []
+    run_in_transaction(engine, lambda session: stored.append(record_change(session, change)))
+    assert stored == [False]

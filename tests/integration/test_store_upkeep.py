@@ -5,7 +5,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, func, select
+from sqlalchemy import Engine, func, select, text
 from store_samples import CLUSTER, SUBMITTED, make_decision, make_key, make_report, make_request, make_state
 
 from slurm_energy.config import StoreConfig
@@ -144,3 +144,19 @@ def test_a_server_is_copied_with_its_own_tool(url: str, tool: str, tmp_path: Pat
     with pytest.raises(StoreError, match=tool) as raised:
         backup(open_engine(StoreConfig(url=url)), tmp_path / "copy")
     assert "secret" not in str(raised.value)
+
+
+def test_a_question_that_takes_too_long_is_stopped_and_the_next_one_is_answered(own_engine: Engine) -> None:
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 900000000) SELECT max(i) FROM n"
+    if own_engine.url.get_backend_name() == "mariadb":  # which ends recursion by itself
+        columns = "information_schema.columns"
+        endless = f"SELECT SUM(LENGTH(a.COLUMN_NAME)) FROM {columns} a, {columns} b, {columns} c"
+    with (
+        pytest.raises(StoreError, match="takes too long: ask for a shorter time"),
+        store_session(own_engine, read_only=True, limit_seconds=0.2) as session,
+    ):
+        session.execute(text(endless))
+    with store_session(own_engine, read_only=True, limit_seconds=30.0) as session:
+        assert session.execute(text("SELECT 1")).scalar() == 1
+    with store_session(own_engine) as session:
+        assert session.execute(text("SELECT 2")).scalar() == 2

@@ -24,6 +24,7 @@ static void test_the_options_are_registered_with_a_usage_line(void)
 {
 	static const char *const names[] = {
 		"energy", "energy-max-slowdown", "energy-deadline", "energy-quiet", "energy-trials", "energy-gpus",
+		"energy-redecide",
 	};
 
 	CHECK(slurm_spank_init(NULL, 0, NULL) == 0);

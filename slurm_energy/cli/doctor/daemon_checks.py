@@ -137,6 +137,28 @@ def _told_by_the_daemon(config: Config) -> Iterator[Finding]:
         note = f"Slurm's commands are read: {daemon['reader_note']}"
         yield warn("reader of Slurm", note, "take pyslurm of Slurm's own series, or set cluster.reader = 'commands'")
     yield _skipped_rows(daemon.get("snapshot_rows_skipped"))
+    yield from waiting_job_findings(config, daemon)
+
+
+def waiting_job_findings(config: Config, daemon: dict[str, Any]) -> Iterator[Finding]:
+    """Yield whether waiting jobs are decided again where the site wants it."""
+    subject, wanted = "waiting jobs", config.routing.redecide
+    if wanted == "off":
+        return
+    if daemon.get("redecide_note"):
+        yield warn(
+            subject,
+            f"routing.redecide is {wanted}, but {daemon['redecide_note']}",
+            "run slurm-energyd as SlurmUser (User= of its unit), or set routing.redecide = 'clock' or 'off'",
+        )
+    else:
+        yield ok(subject, f"decided again ({wanted}), {daemon.get('tracked_jobs', 0)} of them known")
+    if not config.daemon.report_host:
+        yield warn(
+            subject,
+            "nodes cannot fetch the newest clock: daemon.report_host is empty, the one of the submission holds",
+            "set daemon.report_host and node.daemon_address",
+        )
 
 
 def _status(config: Config) -> dict[str, Any]:

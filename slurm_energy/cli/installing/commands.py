@@ -9,6 +9,7 @@ from click.shell_completion import BashComplete, FishComplete, ShellComplete, Zs
 
 from slurm_energy import __version__
 from slurm_energy.cli.installing.files import PlannedFile
+from slurm_energy.cli.installing.packaged import is_packaged
 from slurm_energy.cli.main import NOUNS, PROGRAM, cli
 from slurm_energy.cli.site import under
 from slurm_energy.reporting.templates import render
@@ -20,6 +21,7 @@ COMMANDS = {
     "energy-sbatch": ("controller", "node", "login"),
     "slurm-energy-hook": ("node",),
     "slurm-energyd": ("controller",),
+    "slurm-energy-mail": ("controller",),
 }
 """Which role has which command."""
 _COMPLETIONS: Mapping[Path, type[ShellComplete]] = {
@@ -35,7 +37,13 @@ _PAGES = {
 
 
 def command_files(roles: tuple[str, ...], python: Path, root: Path, remarks: list[str]) -> Iterator[PlannedFile]:
-    """Yield links, pages and completions; a command of another package stays, with a line in `remarks`."""
+    """Yield links, pages and completions; a command of another package stays, with a line in `remarks`.
+
+    A distribution's package has its own in /usr: those that an earlier `install` wrote to /usr/local are removed.
+    """
+    if is_packaged(python):
+        yield from _removed_for_package(root)
+        return
     for name, where in COMMANDS.items():
         if not set(where) & set(roles):
             continue
@@ -47,14 +55,33 @@ def command_files(roles: tuple[str, ...], python: Path, root: Path, remarks: lis
                 continue
             yield PlannedFile(path=link, link_to=python.parent / name)
         if name in _PAGES:
-            page = _PAGES[name]
-            text = render(f"man/{page}.j2", {"version": __version__})
-            yield PlannedFile(path=MAN_FOLDER / f"man{page[-1]}" / page, content=text.encode(), is_generated=True)
+            yield page_of_command(name)
+    yield from shared_files()
+
+
+def shared_files() -> Iterator[PlannedFile]:
+    """Yield the pages and completions that every role has."""
     yield from _pages_of_the_program()
     for path, shell in _COMPLETIONS.items():
         complete = shell(cli, {}, PROGRAM, f"_{PROGRAM.upper().replace('-', '_')}_COMPLETE")
         text = ShellComplete.source(complete)  # bash's own method would start bash to learn its version
         yield PlannedFile(path=path, content=f"{text.strip()}\n".encode(), is_generated=True)
+
+
+def page_of_command(name: str) -> PlannedFile:
+    """Return the manual page of a command that is written by hand."""
+    page = _PAGES[name]
+    text = render(f"man/{page}.j2", {"version": __version__})
+    return PlannedFile(path=MAN_FOLDER / f"man{page[-1]}" / page, content=text.encode(), is_generated=True)
+
+
+def _removed_for_package(root: Path) -> Iterator[PlannedFile]:
+    for name in COMMANDS:
+        link = COMMAND_FOLDER / name
+        if under(root, link).is_symlink() and not _is_foreign(under(root, link), name):
+            yield PlannedFile(path=link, link_to=under(root, link).readlink(), absent=True)
+    for planned in (*map(page_of_command, _PAGES), *shared_files()):
+        yield PlannedFile(path=planned.path, absent=True)
 
 
 def _is_foreign(path: Path, name: str) -> bool:

@@ -11,6 +11,12 @@ from pathlib import Path
 from slurm_energy.cli.config import section_tables
 from slurm_energy.cli.installing.commands import command_files
 from slurm_energy.cli.installing.files import PlannedFile
+from slurm_energy.cli.installing.packaged import (
+    has_role,
+    is_packaged,
+    replaces_job_submit,
+    without_packaged_unit,
+)
 from slurm_energy.cli.installing.roles import (
     CONFIG_DIRECTORY,
     EARLIER_FILES,
@@ -22,7 +28,6 @@ from slurm_energy.cli.installing.roles import (
     ROLES,
     SCHEDULERS,
     SETTINGS_PATH,
-    SIGN_OF_ROLE,
     SPANK_PLUGIN,
     UNIT_DIRECTORY,
     InstallOptions,
@@ -67,6 +72,8 @@ class Installation:
         planned += command_files(roles, self._options.python, self._options.root, self.remarks)
         if "controller" in roles:
             planned += self._controller_files()
+        if is_packaged(self._options.python):
+            planned = [without_packaged_unit(file, self._options.root) for file in planned]
         return planned
 
     def removals(self, *, with_sbatch_options: bool) -> list[PlannedFile]:
@@ -76,7 +83,7 @@ class Installation:
         options of sbatch, unless they are to go as well.
         """
         root, roles = self._options.root, self._options.roles
-        others = tuple(role for role in ROLES if role not in roles and under(root, SIGN_OF_ROLE[role]).exists())
+        others = tuple(role for role in ROLES if role not in roles and has_role(role, root))
         gone: dict[Path, PlannedFile] = {}
         for scheduler in SCHEDULERS:
             for planned in self._for_roles(roles, scheduler).files():
@@ -93,7 +100,7 @@ class Installation:
         for path in (SETTINGS_PATH, self.site.plugstack, *of_sbatch, *self.site.paths(), *needed):
             gone.pop(path, None)
         left = []
-        if not others and not handed_out:
+        if not others and not handed_out and not self._leaves_plugstack():
             left.append(self._plugstack("gone" if with_sbatch_options else "ignored"))
         if with_sbatch_options and not others:
             gone |= {path: PlannedFile(path=path, absent=True) for path in of_sbatch}
@@ -101,6 +108,9 @@ class Installation:
             left += self.site.changes(without_energy(self.site.files()))
             for path in (job_submit, KEPT_PLUGIN, *([fragment] if self._options.edit_slurm_conf else [])):
                 gone[path] = PlannedFile(path=path, absent=True)
+            if self._options.by_package and self.site.asks_at_submission:
+                # slurmctld would not start without it; without the daemon it leaves every job as it is.
+                del gone[job_submit]
         return [*left, *gone.values()]
 
     def _for_roles(self, roles: tuple[str, ...], scheduler: str) -> "Installation":
@@ -133,6 +143,8 @@ class Installation:
                 "slurmctld hands out Slurm's configuration here (configless): plugstack.conf is the controller's, and "
                 "nothing is written to /run/slurm/conf"
             )
+        elif self._leaves_plugstack():
+            self.remarks.append(f"{self.site.plugstack} is this site's own and stays. Add:  include {OWN_PLUGSTACK}")
         else:
             yield self._plugstack("used")
         yield self._rendered("plugstack-own.conf.j2", OWN_PLUGSTACK, {"spank_plugin": str(self.plugins / SPANK_PLUGIN)})
@@ -140,13 +152,16 @@ class Installation:
             content = (self._options.built_plugins / SPANK_PLUGIN).read_bytes()
             yield PlannedFile(path=self.plugins / SPANK_PLUGIN, content=content)
 
-    def _plugstack(self, sbatch_options: str) -> PlannedFile:
-        """Return plugstack.conf with our options `used`, `ignored` (accepted without any effect), or `gone`."""
-        path = self.site.plugstack
+    def _leaves_plugstack(self) -> bool:
+        """Return whether plugstack.conf is the site's own, in which a package's scripts change nothing."""
+        return self._options.by_package and bool(self._lines_of_site())
+
+    def _lines_of_site(self) -> list[str]:
+        """Return the lines of plugstack.conf that are not ours."""
         try:
-            present = under(self._options.root, path).read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+            text = under(self._options.root, self.site.plugstack).read_text(encoding="utf-8", errors="surrogateescape")
         except OSError:
-            present = []
+            return []
         values: dict[str, object] = {"kept": [], "own": OWN_PLUGSTACK}
         ours = {
             line
@@ -154,13 +169,17 @@ class Installation:
             for line in render("plugstack.conf.j2", values | {"state": state}).splitlines()
             if line.startswith("#")
         }
-        old = (SPANK_PLUGIN, str(OWN_PLUGSTACK))
         ours.add("# A host without that file submits all the same, without these options.")  # of an earlier version
         ours.add(
             "# Keep it optional: then a missing file costs these options, not the submission."
         )  # of an earlier version
-        kept = [line for line in present if not any(name in line for name in old) and line not in ours]
-        values = {"kept": kept, "own": OWN_PLUGSTACK, "state": sbatch_options}
+        names = (SPANK_PLUGIN, str(OWN_PLUGSTACK))
+        return [line for line in text.splitlines() if not any(name in line for name in names) and line not in ours]
+
+    def _plugstack(self, sbatch_options: str) -> PlannedFile:
+        """Return plugstack.conf with our options `used`, `ignored` (accepted without any effect), or `gone`."""
+        path = self.site.plugstack
+        values: dict[str, object] = {"kept": self._lines_of_site(), "own": OWN_PLUGSTACK, "state": sbatch_options}
         planned = self._rendered("plugstack.conf.j2", path, values)
         return planned if planned.content else replace(planned, absent=True)
 
@@ -168,18 +187,52 @@ class Installation:
         if self._options.job_submit == "lua":
             yield from self._lua_files()
         elif self._options.built_plugins is not None:
-            content = (self._options.built_plugins / JOB_SUBMIT_PLUGIN).read_bytes()
-            yield PlannedFile(path=self.plugins / JOB_SUBMIT_PLUGIN, content=content)
+            yield from self._job_submit(self._options.built_plugins)
         yield self._rendered("energy-plugin.conf.j2", CONFIG_DIRECTORY / PLUGIN_CONF_NAME, self._plugin_values())
         yield self._rendered(
             "systemd/slurm-energyd.service.j2", UNIT_DIRECTORY / "slurm-energyd.service", self._unit_values()
         )
+        yield from self._nightly_files()
         yield self._rendered(
             "systemd/slurmctld-energy.conf.j2",
             UNIT_DIRECTORY / "slurmctld.service.d" / "slurm-energy.conf",
             {"python": self._options.python},
         )
         yield from self.site.edited()  # last: what it names must be there
+
+    def _nightly_files(self) -> Iterator[PlannedFile]:
+        """Yield what makes a candidate policy every night; nothing of it runs before an administrator wants it to."""
+        own = self._config.nightly.directory
+        units = self._unit_values()
+        writable = [*self._database_folders(), *([Path(own)] if own else [])]
+        values = {**units, "retrain_writable": list(dict.fromkeys(writable))}
+        yield self._rendered("sbatch/retrain.sbatch.j2", CONFIG_DIRECTORY / "retrain.sbatch", values, mode=0o755)
+        if self._options.scheduler == "cron":
+            yield self._rendered("cron/slurm-energy-retrain.j2", Path("/etc/cron.d/slurm-energy-retrain"), values)
+            return
+        for unit in ("slurm-energy-retrain.service", "slurm-energy-retrain.timer"):
+            yield self._rendered(f"systemd/{unit}.j2", UNIT_DIRECTORY / unit, values)
+
+    def _database_folders(self) -> Iterator[Path]:
+        """Yield the folders beyond systemd's own into which a night writes."""
+        state = Path(self._config.daemon.state_directory)
+        if not _below(state, Path("/var/lib")):
+            yield state
+        database = _sqlite_folder(self._config.store.url)
+        if database is not None and database != state and state not in database.parents:
+            yield database
+
+    def _job_submit(self, built: Path) -> Iterator[PlannedFile]:
+        path = self.plugins / JOB_SUBMIT_PLUGIN
+        release = self._options.slurm_release
+        target = under(self._options.root, path)
+        if self._options.packaged_plugins and not (built / JOB_SUBMIT_PLUGIN).exists():
+            self.remarks.append(f"{JOB_SUBMIT_PLUGIN} is in the package slurm-energy-controller: install it")
+            return
+        if self._options.packaged_plugins and not replaces_job_submit(built, target, release):
+            self.remarks.append(f"{path} was compiled here for another Slurm than the package's, and stays")
+            return
+        yield PlannedFile(path=path, content=(built / JOB_SUBMIT_PLUGIN).read_bytes())
 
     def _lua_files(self) -> Iterator[PlannedFile]:
         """Yield our script and, where the site has none, the one that Slurm reads.

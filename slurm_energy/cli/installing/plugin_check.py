@@ -114,7 +114,7 @@ def check_plugin(
     if "energy" in listed:
         standing, says, fix = _judged(release, file, problem, loads)
     elif "lua" in listed and not taken_out and asks_by_lua(conf_path, root):
-        standing, says, fix = Standing.LUA, f"{LUA_SCRIPT} asks, in Slurm's own lua plugin: no clock is set", ""
+        standing, says, fix = Standing.LUA, _LUA_SAYS, ""
     else:
         standing, says, fix = _unlisted(conf_path, problem, taken_out)
     return PluginCheck(
@@ -128,6 +128,9 @@ def check_plugin(
         loads=loads,
         taken_out=taken_out,
     )
+
+
+_LUA_SAYS = f"{LUA_SCRIPT} asks, in Slurm's own lua plugin: clocks are set where nodes have node.fetch_decisions = true"
 
 
 def asks_by_lua(slurm_conf: Path, root: Path = Path("/")) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from slurm_energy.cli.installing.slurm_conf import HOOK_PATH
 from slurm_energy.config import Config
+from slurm_energy.slurm.plugin_file import Release
 
 ROLES = ("controller", "node", "login")
 CONFIG_DIRECTORY = Path("/etc/slurm-energy")
@@ -51,6 +52,9 @@ class InstallOptions:
         plugin_directory: Slurm's plugin folder; None: found.
         built_plugins: Folder with freshly built plugins; None: none are installed.
         job_submit: What asks in slurmctld: our plugin, `c`, or Slurm's own for Lua scripts, `lua`.
+        by_package: Whether a package's scripts ask for it: files of the site's own stay as they are.
+        packaged_plugins: Whether `built_plugins` came with a package, not from a compiler on this host.
+        slurm_release: The installed Slurm; None: not known.
     """
 
     root: Path = Path("/")
@@ -62,6 +66,9 @@ class InstallOptions:
     plugin_directory: Path | None = None
     built_plugins: Path | None = None
     job_submit: str = "c"
+    by_package: bool = False
+    packaged_plugins: bool = False
+    slurm_release: Release | None = None
 
 
 def with_site_facts(config: Config, conf: Mapping[str, str]) -> Config:

@@ -21,6 +21,7 @@ from slurm_energy.policy.detail_text import detail_sentences
 from slurm_energy.reporting.visible import say, visible
 from slurm_energy.resources import install_command
 from slurm_energy.slurm.sbatch import SbatchJob, decide_fields, job_request, sbatch_job
+from slurm_energy.slurm.sbatch_counts import named_counts
 from slurm_energy.slurm.sbatch_options import DRY_RUN, ENERGY_OPTIONS, SplitArguments, Takes, script_directives
 
 MAX_SCRIPT_BYTES = 4 * 1024 * 1024
@@ -58,6 +59,9 @@ def dry_run(words: Sequence[bytes], split: SplitArguments, known: Mapping[str, T
         fields["energy_deadline"] = f"@{int(request.options.deadline_seconds)}"
     if sent:
         fields["script"] = sent
+    is_single = len(split.components) == 1 and (directives is None or len(directives.components) == 1)
+    counts = named_counts(job.options, is_single=is_single)
+    fields |= {} if counts is None else counts.fields()
     try:
         message, explanation = preview(config.daemon.socket_path, fields, _PREVIEW_SECONDS)
     except DaemonUnavailable as error:
@@ -88,8 +92,7 @@ def preview_lines(job: SbatchJob, message: str, explanation: Mapping[str, Any]) 
     asked = _asked(explanation)
     if asked:
         yield f"  asked for:     {asked}"
-    if decision.get("gpus"):
-        yield f"  GPUs:          {visible(str(decision['gpus']))}"
+    yield from _count_lines(decision, explanation)
     partitions = _items(decision.get("partitions"))
     yield f"  partition:     {visible(','.join(map(str, partitions))) if partitions else 'as you or Slurm choose'}"
     clocks = [_mapping(clock) for clock in _items(decision.get("clocks"))]
@@ -105,6 +108,20 @@ def preview_lines(job: SbatchJob, message: str, explanation: Mapping[str, Any]) 
         yield f"  note:          {visible(str(note))}"
     policy = (visible(str(decision[key])) for key in ("policy", "policy_version") if decision.get(key))
     yield f"  policy:        {' '.join(policy) or 'none'}"
+
+
+def _count_lines(decision: Mapping[str, Any], explanation: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the number of GPUs where its user named several; why it stays is among the notes."""
+    named = _items(_mapping(_mapping(explanation.get("job")).get("options")).get("gpu_counts"))
+    if not named and not decision.get("gpus"):
+        return
+    gpus, asked = decision.get("gpus"), explanation.get("gpu_count")
+    if gpus is None or gpus == asked:
+        yield "  GPUs:          as asked for"
+    else:
+        yield f"  GPUs:          {visible(str(gpus))} in the place of {visible(str(asked))}"
+    if gpus is not None:
+        yield "                 (slurmctld also looks at the script and at limits of partitions and accounts)"
 
 
 def script_lines(sent: str, config: Config) -> Iterator[str]:

@@ -1,17 +1,25 @@
-"""Who is at the other end of a connection, how many connections each may hold, how much each may ask."""
+"""Who is at the other end of a connection, how much each may hold and ask, and the reply to a request that failed."""
 
 import contextlib
+import logging
 import os
 import pwd
 import socket
 import struct
+import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from slurm_energy.errors import PermissionRefused, SlurmEnergyError, WireError
+from slurm_energy.wire.codec import Message
+from slurm_energy.wire.messages import failure, refusal
+
 _CREDENTIALS = struct.Struct("iII")
 MAX_CALLERS = 10_000
+_WARN_INTERVAL_SECONDS = 60.0
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,3 +166,27 @@ class Slots:
         self.leave(slot)
         self.evicted += 1
         slot.evict()
+
+
+def error_reply(error: Exception, who: str) -> Message:
+    """Return the reply to a request that failed; an error that is none of ours is logged with its traceback."""
+    if isinstance(error, (PermissionRefused, WireError)):
+        return refusal(str(error))
+    if isinstance(error, SlurmEnergyError):
+        return failure(str(error))
+    if isinstance(error, TimeoutError):
+        return failure("the request took too long")
+    logger.error("request failed by=%s", who, exc_info=error)
+    return failure(f"internal error {type(error).__name__}, see the daemon's log")
+
+
+def first_this_minute(warned: dict[str, float], reply: Message) -> bool:
+    """Return whether a refusal of this kind was not logged for a minute, and note it as logged."""
+    now = time.monotonic()
+    kind = f"{reply.verb} {reply.fields.get('reason', '')[:24]}"
+    if now - warned.get(kind, -_WARN_INTERVAL_SECONDS) < _WARN_INTERVAL_SECONDS:
+        return False
+    if len(warned) > 1000:
+        warned.clear()
+    warned[kind] = now
+    return True

@@ -15,13 +15,15 @@ from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from slurm_energy.daemon.recorder.entries import JournalQueue, ReportsEntryLine, encode_entry
 from slurm_energy.domain.cluster import ClusterSnapshot
+from slurm_energy.domain.ids import JobId, parse_job_id
 from slurm_energy.domain.node_status import SILENT_SECONDS, ReceivedStatus
-from slurm_energy.errors import AuthenticationError, DaemonUnavailable, SpoolError, WireError
+from slurm_energy.errors import AuthenticationError, DaemonUnavailable, SlurmEnergyError, SpoolError, WireError
 from slurm_energy.files import write_atomically
-from slurm_energy.wire.authentication import ReplayGuard, verify
+from slurm_energy.wire.authentication import ReplayGuard, Verified, newest_mac, verify
 from slurm_energy.wire.codec import Message, decode
 from slurm_energy.wire.messages import failure, refusal
 from slurm_energy.wire.node_status import Delivery, decode_delivery, encode_received
@@ -153,6 +155,10 @@ class Accepted:
     wasted_seconds: float = 0.0
 
 
+Sent = TypeVar("Sent")
+Found = TypeVar("Found")
+
+
 class ReportReceiver:
     """Takes reports. A malformed one is refused for good; any other trouble is an error, and the node tries again."""
 
@@ -186,6 +192,28 @@ class ReportReceiver:
         }
         self._waiting = dict.fromkeys(self._threads, 0)
 
+    def signed(self, reply: Message, nonce: str) -> Message:
+        """Return the answer to a node that asks for the newest entry of a decision, signed where there is a key."""
+        if self._key is None or reply.verb != "ok":
+            return reply
+        entry = reply.fields.get("entry", "")
+        return Message(reply.verb, {**reply.fields, "mac": newest_mac(self._key, nonce[:64], entry)})
+
+    async def job_asked_for(self, message: Message, *, at_root: bool, host: str) -> tuple[JobId | WireError, float]:
+        """Return the job whose node asks for the decision on it, or why it is not answered; and what a stranger cost.
+
+        Raises:
+            DaemonUnavailable: too many are being looked at already.
+        """
+        verified, wasted = await self._looked_at(at_root, self._proven, message, host)
+        if isinstance(verified, WireError):
+            return verified, wasted
+        verb, _, number = verified.body.decode("ascii", "replace").partition(" ")
+        try:
+            return (parse_job_id(number), 0.0) if verb == "newest" else (WireError("a report asks for no job"), 0.0)
+        except SlurmEnergyError as error:
+            return WireError(str(error)), 0.0
+
     async def accept(self, raw: bytes, *, at_root: bool, host: str = "") -> Accepted:
         """Return the reply to one message.
 
@@ -197,15 +225,7 @@ class ReportReceiver:
         Raises:
             DaemonUnavailable: too many are being looked at already.
         """
-        if self._waiting[at_root] >= MAX_WAITING:
-            raise DaemonUnavailable("too many messages at once: try again later")
-        self._waiting[at_root] += 1
-        try:
-            delivery, wasted = await asyncio.get_running_loop().run_in_executor(
-                self._threads[at_root], self._authenticated, raw, host
-            )
-        finally:
-            self._waiting[at_root] -= 1
+        delivery, wasted = await self._looked_at(at_root, self._authenticated, raw, host)
         if isinstance(delivery, (AuthenticationError, SpoolError)):
             return Accepted(self._not_taken(delivery), wasted)
         if isinstance(delivery, WireError):
@@ -226,6 +246,18 @@ class ReportReceiver:
         self._count("reports accepted", len(batch.reports))
         return Accepted(Message("ok", {"accepted": str(len(batch.reports))}))
 
+    async def _looked_at(
+        self, at_root: bool, look: Callable[[Sent, str], tuple[Found, float]], sent: Sent, host: str
+    ) -> tuple[Found, float]:
+        if self._waiting[at_root] >= MAX_WAITING:
+            raise DaemonUnavailable("too many messages at once: try again later")
+        self._waiting[at_root] += 1
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._threads[at_root], look, sent, host)
+        finally:
+            self._waiting[at_root] -= 1
+
     def close(self) -> None:
         """End the threads."""
         for thread in self._threads.values():
@@ -239,6 +271,23 @@ class ReportReceiver:
         began = time.thread_time()
         try:
             message = _bounded(raw)
+        except WireError as error:
+            return error, time.thread_time() - began + (0.0 if self._key else MUNGE_SECONDS)
+        verified, wasted = self._proven(message, host)
+        if isinstance(verified, WireError):
+            return verified, wasted + time.thread_time() - began
+        try:
+            delivery = decode_delivery(verified.body)
+            if delivery.status is not None:
+                self._nodes.take(ReceivedStatus(received_at_seconds=time.time(), status=delivery.status))
+        except (WireError, SpoolError) as error:
+            return error, 0.0
+        return delivery, 0.0
+
+    def _proven(self, message: Message, host: str) -> tuple[Verified | WireError, float]:
+        """Return what was sent by a proven sender, or what is wrong; and the seconds that an unknown one has cost."""
+        began = time.thread_time()
+        try:
             verified = verify(
                 message,
                 key=self._key,
@@ -251,13 +300,7 @@ class ReportReceiver:
                 self._nodes.turn_away(host, str(error), time.time())
             return error, time.thread_time() - began + (0.0 if self._key else MUNGE_SECONDS)
         self._nodes.let_in(host, time.time())
-        try:
-            delivery = decode_delivery(verified.body)
-            if delivery.status is not None:
-                self._nodes.take(ReceivedStatus(received_at_seconds=time.time(), status=delivery.status))
-        except (WireError, SpoolError) as error:
-            return error, 0.0
-        return delivery, 0.0
+        return verified, 0.0
 
     def _not_taken(self, error: Exception) -> Message:
         self._count("reports not taken", 1)

@@ -19,6 +19,7 @@ from slurm_energy.domain.cluster import (
 from slurm_energy.domain.decision import PolicyAnswer
 from slurm_energy.domain.gpu_count import GpuScaling
 from slurm_energy.domain.ids import ClusterName, GpuTypeName, PartitionName
+from slurm_energy.domain.promotion import LivePolicy
 from slurm_energy.domain.trials import LearnedClock
 from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.estimation.run_time import RunTime
@@ -165,6 +166,13 @@ class ScalingPart:
     estimates: tuple[tuple[int | str, str, GpuScaling], ...]
     first: bool
     last: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LivePolicies:
+    """The row of the live policy, from the recorder: which candidates decide from now on."""
+
+    live: LivePolicy
 
 
 TablePart = TypeVar("TablePart", RuntimePart, WorkPart, ClockPart, ScalingPart)

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 
 from slurm_energy.daemon.recorder.journal import JournalWriter
 from slurm_energy.domain.cluster import JobState, NodeSize
-from slurm_energy.domain.decision import EnergyDecision
+from slurm_energy.domain.decision import DecisionChange, EnergyDecision
 from slurm_energy.domain.energy import NodeReport
 from slurm_energy.domain.job import JobRequest
 from slurm_energy.domain.plain import from_plain, to_plain
+from slurm_energy.domain.promotion import Assignment
 from slurm_energy.errors import SpoolError, ValueRangeError, WireError
 
 logger = logging.getLogger(__name__)
@@ -42,6 +43,8 @@ class DecisionEntryLine:
 
     decision: EnergyDecision
     job: JobRequest
+    assignment: Assignment | None = None
+    """Which policy decided, where a candidate had part in it; none in the lines of older releases."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,18 +69,31 @@ class JobsEntryLine:
     """Of nodes that were not seen before, or are of another size by now."""
 
 
-EntryLine = DecisionEntryLine | ReportsEntryLine | JobsEntryLine
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeEntryLine:
+    """What was decided again for a job that waits."""
+
+    change: DecisionChange
+
+
+EntryLine = DecisionEntryLine | ReportsEntryLine | JobsEntryLine | ChangeEntryLine
 
 _KINDS: dict[str, type[EntryLine]] = {
     "decision": DecisionEntryLine,
     "reports": ReportsEntryLine,
     "jobs": JobsEntryLine,
+    "change": ChangeEntryLine,
 }
 
 
-def decision_line(decision: EnergyDecision, job: JobRequest) -> bytes:
+def decision_line(decision: EnergyDecision, job: JobRequest, assignment: Assignment | None = None) -> bytes:
     """Return the line of a decision."""
-    return encode_entry(DecisionEntryLine(decision=decision, job=job))
+    return encode_entry(DecisionEntryLine(decision=decision, job=job, assignment=assignment))
+
+
+def change_line(change: DecisionChange) -> bytes:
+    """Return the line of a decision that was made again."""
+    return encode_entry(ChangeEntryLine(change=change))
 
 
 def encode_entry(entry: EntryLine) -> bytes:

@@ -6,9 +6,18 @@ from dataclasses import replace
 from typing import Any
 
 from slurm_energy.daemon.ipc.children import ChildProcess
-from slurm_energy.daemon.ipc.frames import ClockPart, QueryReply, QueryRequest, RuntimePart, ScalingPart, WorkPart
+from slurm_energy.daemon.ipc.frames import (
+    ClockPart,
+    LivePolicies,
+    QueryReply,
+    QueryRequest,
+    RuntimePart,
+    ScalingPart,
+    WorkPart,
+)
 from slurm_energy.domain.gpu_count import GpuScaling
 from slurm_energy.domain.ids import GpuTypeName
+from slurm_energy.domain.promotion import LivePolicy
 from slurm_energy.domain.trials import LearnedClock
 from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.errors import DaemonUnavailable
@@ -23,8 +32,11 @@ MAX_OPEN_QUERIES = 64
 class RecorderLink:
     """Matches answers with questions."""
 
-    def __init__(self, use_history: Callable[[JobHistory], None]) -> None:
+    def __init__(
+        self, use_history: Callable[[JobHistory], None], use_live: Callable[[LivePolicy], None] = lambda _live: None
+    ) -> None:
         self._use_history = use_history
+        self._use_live = use_live
         self._history = JobHistory()
         self._runtimes: dict[NameOf, RunTime] = {}
         self._work: dict[NameOf, WorkEstimate] = {}
@@ -67,6 +79,8 @@ class RecorderLink:
             parts.append(frame.part)
             if frame.last and not answer.done():
                 answer.set_result(parts)
+        elif isinstance(frame, LivePolicies):
+            self._use_live(frame.live)
         elif isinstance(frame, RuntimePart):
             self._runtimes = {} if frame.first else self._runtimes
             self._runtimes.update({(user_id, name): estimate for user_id, name, estimate in frame.estimates})

@@ -20,6 +20,7 @@ from slurm_energy.daemon.ipc.frames import (
 from slurm_energy.daemon.recorder.entries import STREAMS
 from slurm_energy.daemon.recorder.history import HistoryLoop
 from slurm_energy.daemon.recorder.journal import journal_directory
+from slurm_energy.daemon.recorder.promotion import PromotionLoop
 from slurm_energy.daemon.recorder.queries import answer_query, answer_status
 from slurm_energy.daemon.recorder.recorder import QUERY_WAIT_SECONDS, ChangedJobs, Condition, Every, Recorder
 from slurm_energy.daemon.recorder.unreported import UnreportedJobs
@@ -58,7 +59,7 @@ LOOK_INTERVAL_SECONDS = 5.0
 UNREPORTED_INTERVAL_SECONDS = 60.0
 PRUNE_INTERVAL_SECONDS = 60.0
 OPTIMIZE_INTERVAL_SECONDS = 86_400.0
-SHORT_SUBJECTS = frozenset({"explain", "status"})
+SHORT_SUBJECTS = frozenset({"explain", "status", "metrics"})
 """Questions that are answered at once, by threads of their own: no long report stands in their way."""
 SHORT_READERS = 2
 LONG_READERS = 3
@@ -169,6 +170,8 @@ def serve_queries(
         try:
             if request.query.subject == "status":
                 reply = answer_status(engine, config, condition.problem)
+            elif request.query.subject == "metrics" and condition.problem:
+                reply = failure(condition.problem)
             else:
                 condition.wait(QUERY_WAIT_SECONDS)
                 reply = answer_query(engine, config, request)
@@ -219,6 +222,8 @@ def _run(config: Config, connection: socket.socket) -> None:
     threading.Thread(target=_listen, args=(connection, short, long), name="listen", daemon=True).start()
     history = HistoryLoop(config, send_frame, changed)
     threading.Thread(target=history.run, args=(engine, condition), name="history", daemon=True).start()
+    promotion = PromotionLoop(config, send_frame)
+    threading.Thread(target=promotion.run, args=(engine, condition), name="promotion", daemon=True).start()
     RecorderLoop(config, changed, condition).run(engine)
 
 

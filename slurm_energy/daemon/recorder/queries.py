@@ -1,5 +1,6 @@
 """People's questions, answered from the database; without privilege only about own jobs and those of own accounts."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -19,11 +20,15 @@ from slurm_energy.store.decisions import DEFAULT_DECISIONS, recent_decisions
 from slurm_energy.store.explain import explain
 from slurm_energy.store.jobs import job_owner
 from slurm_energy.store.reports import report_groups, report_jobs
+from slurm_energy.store.running_totals import energy_totals, running_gpus
 from slurm_energy.store.schema import database_revision
 from slurm_energy.store.session import Engine, Session, database_name, store_session
 from slurm_energy.store.summaries import JobFilter
 from slurm_energy.wire.codec import Message
 from slurm_energy.wire.messages import Query, json_reply
+
+STATEMENT_SECONDS = 28.0
+"""A caller waits 30 s for an answer, and other questions wait behind it."""
 
 _coordinators: dict[CommandSettings, Coordinators] = {}
 """Of the one installation that this process serves; kept since sacctmgr is slow."""
@@ -38,7 +43,7 @@ def answer_query(engine: Engine, config: Config, request: QueryRequest) -> Messa
         ValueRangeError: a filter is missing or out of bounds.
     """
     query = request.query
-    with store_session(engine, read_only=True) as session:
+    with store_session(engine, read_only=True, limit_seconds=STATEMENT_SECONDS) as session:
         text = _ANSWERS[query.subject](session, config, request)
     return Message("ok", {"json": text})
 
@@ -102,6 +107,12 @@ def _decisions(session: Session, config: Config, request: QueryRequest) -> str:
     return encode_record(tuple(replace(record, asked=with_login_name(record.asked)) for record in records))
 
 
+def _metrics(session: Session, config: Config, request: QueryRequest) -> str:
+    cluster = _cluster(config, request.query)
+    document = {"energy": energy_totals(session, cluster), "running_gpus": running_gpus(session, cluster)}
+    return json.dumps(document)
+
+
 def _own_job(session: Session, config: Config, request: QueryRequest) -> JobId:
     """Return the job asked about, if the caller may see it: his own, or one of an account that he coordinates.
 
@@ -160,4 +171,5 @@ _ANSWERS: dict[str, Callable[[Session, Config, QueryRequest], str]] = {
     "report-job": _report_job,
     **{f"report-{kind}": _report_groups for kind in REPORT_KINDS if kind != "job"},
     "decisions": _decisions,
+    "metrics": _metrics,
 }

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from slurm_energy.config import Config
 from slurm_energy.daemon.recorder.entries import (
+    ChangeEntryLine,
     DecisionEntryLine,
     EntryLine,
     JobsEntryLine,
@@ -18,15 +19,16 @@ from slurm_energy.daemon.recorder.entries import (
 )
 from slurm_energy.daemon.recorder.journal import BATCH_BYTES, JournalReader, Line, Position, journal_id
 from slurm_energy.domain.energy import JobKey, NodeReport
-from slurm_energy.domain.ids import ClusterName
+from slurm_energy.domain.ids import ClusterName, JobId
 from slurm_energy.domain.job import JobRequest
 from slurm_energy.errors import DaemonUnavailable, StoreError, ValueRangeError, WireError
 from slurm_energy.store.database_file import check_database_file, stamp_database
-from slurm_energy.store.decisions import record_decisions
-from slurm_energy.store.energy import record_report
+from slurm_energy.store.decisions import record_change, record_decisions
+from slurm_energy.store.energy import finish_reports, record_report
 from slurm_energy.store.job_rows import Arrival, submit_time_of
 from slurm_energy.store.jobs import upsert_jobs
 from slurm_energy.store.nodes import record_node_sizes
+from slurm_energy.store.promotion import record_assignments
 from slurm_energy.store.schema import check_session_version
 from slurm_energy.store.session import (
     Engine,
@@ -260,18 +262,36 @@ class Recorder:
             logger.error("journal does not go back so far: entries are lost stream=%s", reader.stream)
 
     def _apply(self, session: Session, entries: Sequence[EntryLine]) -> None:
-        """Store entries: decisions all at once, since most lines of a burst are such, the others one by one."""
+        """Store entries: decisions all at once, since most lines of a burst are such, the others one by one.
+
+        What reports of a burst come to is made out for all of them together.
+        """
         decided = [
             (entry.decision, with_login_name(entry.job)) for entry in entries if isinstance(entry, DecisionEntryLine)
         ]
         if decided:
             record_decisions(session, decided, self._cluster, self._policy_settings)
+        assigned = [
+            (str(entry.decision.decision_id), entry.decision.decided_at_seconds, entry.assignment)
+            for entry in entries
+            if isinstance(entry, DecisionEntryLine) and entry.assignment is not None
+        ]
+        if assigned:
+            record_assignments(session, self._cluster, assigned)
         for entry in entries:
             if not isinstance(entry, DecisionEntryLine):
                 self._apply_other(session, entry)
+        reported: dict[ClusterName, list[JobId]] = {}
+        for entry in entries:
+            for report in entry.reports if isinstance(entry, ReportsEntryLine) else ():
+                reported.setdefault(report.cluster, []).append(report.job_id)
+        for cluster, job_ids in reported.items():
+            finish_reports(session, cluster, job_ids)
 
-    def _apply_other(self, session: Session, entry: JobsEntryLine | ReportsEntryLine) -> None:
-        if isinstance(entry, JobsEntryLine):
+    def _apply_other(self, session: Session, entry: JobsEntryLine | ReportsEntryLine | ChangeEntryLine) -> None:
+        if isinstance(entry, ChangeEntryLine):
+            record_change(session, entry.change)
+        elif isinstance(entry, JobsEntryLine):
             upsert_jobs(session, self._cluster, (*entry.jobs, *entry.vanished))
             self._ended.update(job.job_id for job in entry.jobs if job.ended_at_seconds is not None)
             record_node_sizes(session, self._cluster, entry.node_sizes, entry.seen_at_seconds)
@@ -290,7 +310,7 @@ class Recorder:
             submitted_at_seconds=submitted.seconds,
             restart_count=report.restart_count,
         )
-        outcome = record_report(session, report, key, submit_time_known=submitted.known, arrival=arrival)
+        outcome = record_report(session, report, key, submit_time_known=submitted.known, arrival=arrival, finish=False)
         logger.debug("report stored job_id=%d node=%s outcome=%s", report.job_id, report.node, outcome)
 
     def _decoded(self, line: Line) -> EntryLine | None:

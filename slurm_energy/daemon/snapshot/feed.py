@@ -98,7 +98,7 @@ class SnapshotFeed:
         if isinstance(frame, UserGroups):
             self._state.user_groups.update(frame.groups)
         elif isinstance(frame, JobsEnded):
-            ends = self._state.job_ends.ended(frame.jobs, self._state.decider.policy)
+            ends = self._state.job_ends.ended(frame.jobs, *self._state.policies)
             self._state.counters["job ends passed on"] += ends
         elif isinstance(frame, SnapshotBegins | SnapshotPart | SnapshotComplete):
             self.copy.take(frame)

@@ -13,8 +13,9 @@ from slurm_energy.estimation.iterations.beats import Chain, candidate_periods, f
 from slurm_energy.estimation.iterations.repetitions import Repetitions, Unknown, judge, mean_step
 from slurm_energy.estimation.iterations.traces import Floats, Grid, Trace, moving_mean, regular
 
-MAX_ERROR = 0.008
-"""A slowdown is answered only when its standard error is at most this (0.8 points)."""
+MAX_ERROR = 0.03
+"""A slowdown is answered only when its standard error is at most this (3 points). What one answer is too unsure for,
+several together may show: whether they do is for who asks."""
 LONGER_HELPS = 2.2
 """A window four times as long halves the error; one of more than this times the largest answers nothing either."""
 FLOOR_ERROR = 0.0015

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import exp
 from random import Random
 from typing import NamedTuple
@@ -9,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from slurm_energy.domain.job import EnergyMode
 from slurm_energy.graph.blocks import Floats
 from slurm_energy.learning.experience import Weights
 from slurm_energy.learning.prices.settings import PriceEpisodeSettings
@@ -16,7 +18,7 @@ from slurm_energy.policy.gnn.cache import whole_blocks
 from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.gnn.network import Blocks, HierarchicalNetwork, create_network
 from slurm_energy.policy.gnn.priced_answers import Look, PricedRule
-from slurm_energy.policy.gnn.serving import NetworkPrices
+from slurm_energy.policy.gnn.serving import NetworkPrices, ServedPrices
 from slurm_energy.policy.jobs import EndedJob, WaitingJob
 from slurm_energy.policy.placement import (
     ClusterView,
@@ -101,8 +103,10 @@ class ExploringPriceRule(PricedRule):
 
     def __init__(self, network: HierarchicalNetwork, settings: PriceEpisodeSettings, generator: Random) -> None:
         super().__init__(
-            lambda: NetworkPrices(network),
-            TotalCostSettings(time_watts=settings.time_watts, slowdown=settings.slowdown),
+            partial(ServedPrices if settings.by_mode else NetworkPrices, network),
+            EnergyMode.BALANCED
+            if settings.by_mode
+            else TotalCostSettings(time_watts=settings.time_watts, slowdown=settings.slowdown),
             refresh_seconds=settings.refresh_seconds,
         )
         self._episode = settings

@@ -27,6 +27,8 @@ class PriceEpisodeSettings:
     """What a second of a job is worth, W."""
     slowdown: float = 0.3
     """What a slowdown of 1 is worth, in mean job energies."""
+    by_mode: bool = False
+    """Whether jobs pay by their mode, as the daemon's do, and not the two prices above."""
     refresh_seconds: float = 900.0
     """Between two looks at the cluster."""
     miss: float = 3.0
@@ -79,7 +81,7 @@ class PriceEpisodeSettings:
         text = self.worlds[turn % len(self.worlds)]
         name, given = split_text(text)
         given = with_names(given, FORMER_NAMES["episodes"], f"episodes.worlds: {name}")
-        known = {item.name for item in fields(self)} - {"world", "worlds", "fixed"}
+        known = {item.name for item in fields(self)} - {"world", "worlds", "fixed", "by_mode"}
         for key in given:
             if key not in known:
                 raise ConfigError(f"episodes.worlds: {name} has {key[:40]!r}; there are {', '.join(sorted(known))}")

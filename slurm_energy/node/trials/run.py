@@ -17,7 +17,8 @@ from slurm_energy.device.gpu import Gpu, reading
 from slurm_energy.domain.ids import GpuUuid
 from slurm_energy.domain.trials import OUTDATED, ClockTrial
 from slurm_energy.errors import ValueRangeError
-from slurm_energy.estimation.clock_trials import ClockAnswer, ClockTrials
+from slurm_energy.estimation.clock_response import ClockAnswer
+from slurm_energy.estimation.clock_trials import ClockTrials
 from slurm_energy.node.context import HookContext
 from slurm_energy.node.energy import GpuSamples
 from slurm_energy.node.state import ActiveJob
@@ -315,7 +316,8 @@ class TrialRun:
         seconds = held if "unknown" in found and watts is None else None
         self._ladder.measured(clock, self._elapsed(now), watts or 0.0, answer, longer_may_help=longer, seconds=seconds)
         if self._ladder.kept_clock_mhz != before:
-            self._watch = LoadWatch({uuid: load_of(columns) for uuid, columns in window.burst.gpus.items()})
+            loads = {uuid: load_of(columns) for uuid, columns in window.burst.gpus.items()}
+            self._watch = LoadWatch(loads) if self._ladder.kept_clock_mhz == clock else None
         job_gpu = self._job.gpus[0]
         default_watts = None if default is None else _mean_watts(default)
         with suppress(ValueRangeError):

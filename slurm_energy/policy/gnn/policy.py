@@ -1,4 +1,4 @@
-"""The network as a policy of the daemon: a job and a snapshot in, partition and clocks out, with what it looked at.
+"""The network of options as a policy: where, how wide and how fast a job runs, with what the network looked at.
 
 The paper assigns tasks to devices (section 3.4). Slurm picks nodes and devices itself; what a submission can do is to
 prefer a feature of nodes: a hint, no condition.
@@ -7,25 +7,23 @@ prefer a feature of nodes: a hint, no condition.
 import logging
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from math import fsum, isfinite
 from random import Random
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 
 from slurm_energy.config import Config
 from slurm_energy.domain.cluster import ClusterSnapshot
-from slurm_energy.domain.decision import AnswerDetails, ClockChoice, PolicyAnswer, Reason
+from slurm_energy.domain.decision import AnswerDetails, PolicyAnswer
 from slurm_energy.domain.ids import GpuTypeName, PartitionName
 from slurm_energy.domain.job import EnergyMode, JobRequest
-from slurm_energy.energy_model.operating_point import OperatingPoint
 from slurm_energy.errors import ConfigError
 from slurm_energy.graph import schema
 from slurm_energy.graph.blocks import Indices
 from slurm_energy.graph.cluster_graph import ClusterGraph
-from slurm_energy.graph.job_features import JobWishes, submitted_vector
 from slurm_energy.policy.automatic import checkpoint_folder
 from slurm_energy.policy.base import Case
 from slurm_energy.policy.gnn.attention_report import AttentionReport, attention_report
@@ -35,14 +33,12 @@ from slurm_energy.policy.gnn.configuration import Clocks
 from slurm_energy.policy.gnn.embeddings import PRESSURE, BatchIndex, TopKind
 from slurm_energy.policy.gnn.network import HierarchicalNetwork
 from slurm_energy.policy.gnn.serving import PricedPolicy, load_network, use_threads
-from slurm_energy.policy.gnn.serving_options import ServedOption, nothing_open, partitions_to_name, served_options
-from slurm_energy.policy.gnn.start_options import StartReader, job_columns
+from slurm_energy.policy.gnn.start_options import PlacedOption, StartReader, job_columns
 from slurm_energy.policy.jobs import WaitingJob
-from slurm_energy.policy.oracle import oracle_clocks
 from slurm_energy.policy.placement import ClusterView, Placement, PlacementRule
 from slurm_energy.policy.prices import MODE_WEIGHTS, JobWeights, site_weights
-from slurm_energy.policy.site.comparison import clock_choice
 from slurm_energy.policy.site.settings import site_board_limits
+from slurm_energy.policy.submission.adapter import SubmissionAdapter
 
 _NODES_TRAINED = "node_agreement"
 """Metric of a checkpoint whose head over nodes was trained; without it a node hint would be a throw of dice."""
@@ -57,13 +53,21 @@ _FEATURE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,63}")
 """Names that mean only themselves in `--prefer`; others have its operators, or are too long to be one name."""
 
 
+class _Look(NamedTuple):
+    """What the network said of one question."""
+
+    options: Sequence[PlacedOption]
+    partitions: tuple[PartitionName, ...]
+    """Of each option."""
+    choice: Choice
+
+
 class GnnPolicy(PlacementRule):
     """The hierarchical graph network; deterministic, and total as far as the guard needs it.
 
-    Where jobs are placed when they can start, it is asked with every place and device count that has room (`place`);
-    at a submission to Slurm with the partitions that the job may start in (`decide`). `warm_up_steps` brings it to a
-    snapshot; `decide` answers from the last one it was brought to, and brings itself to the given one only if there was
-    none before.
+    It is asked with every place and device count that has room, wherever a job could start (`place`). At a submission
+    to Slurm that is as for every rule (`SubmissionAdapter`); `decide` adds what the network looked at. Where
+    `warm_up_steps` brings it to snapshots, it answers from the last one; else it looks at the cluster at each question.
     """
 
     name = "gnn"
@@ -78,6 +82,7 @@ class GnnPolicy(PlacementRule):
         default_mode: EnergyMode = EnergyMode.BALANCED,
         node_hints: bool = False,
         weights: Mapping[EnergyMode, JobWeights] = MODE_WEIGHTS,
+        configured: Mapping[str, str] | None = None,
     ) -> None:
         self.version = version
         self._node_hints = node_hints
@@ -85,28 +90,40 @@ class GnnPolicy(PlacementRule):
         self._weights = weights
         self._network = network
         self._chooser = self.new_chooser(graph)
+        self._is_brought = False
+        """Whether the graph is brought to snapshots, and not at each question."""
         self._clocks = clocks
         self._reader = StartReader()
+        self._adapter = SubmissionAdapter(configured or {})
+        self._looks: list[_Look] | None = None
+        """Of the submission that is being decided."""
 
     def new_chooser(self, graph: ClusterGraph) -> NetworkChooser:
         """Return the network at work on a graph; of a sampled one, draws begin again."""
         return NetworkChooser(self._network, graph)
 
     def begin(self, view: ClusterView, random: Random) -> None:  # noqa: ARG002  # the hook's form
-        """Start a run with an empty graph."""
-        self._chooser, self._reader = self.new_chooser(ClusterGraph()), StartReader()
+        """Start a run with an empty graph, unless the graph is brought to snapshots."""
+        self._reader = StartReader()
+        if not self._is_brought:
+            self._chooser = self.new_chooser(ClusterGraph())
 
     def place(self, job: WaitingJob, view: ClusterView) -> Placement | None:
         """Return the likeliest way of starting the job now, at the clock of least energy or at the network's own."""
         chooser, learned = self._chooser, self._clocks == "learned"
-        chooser.follow_at_once(view.snapshot_without(job))
-        options = self._reader.options(job, view, chooser.graph, with_clocks=learned)
-        weights = self._weights_of(view.submission(job).request)
-        choice = chooser.choose(
-            job_columns(job, view, chooser.graph.facts, weights), [option.option for option in options]
-        )
+        if not self._is_brought:
+            chooser.follow_at_once(view.snapshot_without(job))
+        known = chooser.cluster_facts
+        options = self._reader.options(job, view, known.partition_index, with_clocks=learned)
+        if self._looks and len(options) == 1 and not learned:  # a clock alone is asked for: there is nothing to choose
+            return Placement(options[0].place, options[0].gpus, options[0].oracle_clock)
+        columns = job_columns(job, view, known.facts, self._weights_of(view.submission(job).request))
+        choice = chooser.choose(columns, [option.option for option in options])
         if choice is None:
             return None
+        if self._looks is not None:
+            names = tuple(PartitionName(view.places[option.place].partition) for option in options)
+            self._looks.append(_Look(options, names, choice))
         option = options[choice.option]
         clock = option.clocks[choice.clock] if learned and choice.clock is not None else option.oracle_clock
         return Placement(option.place, option.gpus, clock)
@@ -117,44 +134,35 @@ class GnnPolicy(PlacementRule):
 
     def warm_up_steps(self, snapshot: ClusterSnapshot) -> Iterator[None]:
         """Bring graph and embeddings to a snapshot in short steps; answers in between come from the state before."""
+        self._is_brought = True
         yield from self._chooser.follow(snapshot)
 
     def warm_up(self, snapshot: ClusterSnapshot) -> None:
         """Bring graph and embeddings to a snapshot."""
-        self._chooser.follow_at_once(snapshot)
+        for _ in self.warm_up_steps(snapshot):
+            pass
 
     def decide(self, case: Case) -> PolicyAnswer:
-        """Return the likeliest open partition, a clock for each GPU type there, and the attention behind it."""
-        chooser, job = self._chooser, case.job
-        if chooser.keeper.published is None:
-            chooser.follow_at_once(case.snapshot)
-        learned = self._clocks == "learned"
-        options = served_options(case, chooser.cluster_facts, with_clocks=learned)
-        if not any(served.option.open for served in options):
-            return nothing_open(case)
-        time_weight, energy_weight = self._weights_of(job)
-        wishes = JobWishes(max_slowdown=case.max_slowdown, time_weight=time_weight, energy_weight=energy_weight)
-        job_x = submitted_vector(
-            job, case.now_seconds, chooser.cluster_facts.facts, runtime=case.runtime, wishes=wishes
-        )
-        choice = chooser.choose(job_x, [served.option for served in options])
-        assert choice is not None  # one is open
-        chosen = options[choice.option]
-        partitions = partitions_to_name(chosen, case)
-        clocks = oracle_clocks(case, partitions)
-        if learned:
-            clocks = _with_learned(clocks, chosen, choice, case)
-        report = self.report(choice)
+        """Return the likeliest partition with room, a clock for each GPU type there, and the attention behind it."""
+        if self._chooser.keeper.published is None:
+            self.warm_up(case.snapshot)
+        self._looks = []
+        try:
+            answer = super().decide(case)
+            first = self._looks[0] if self._looks else None
+        finally:
+            self._looks = None
+        if first is None:
+            return answer
+        report = self.report(first.choice)
         prefer = None
         if self._node_hints:
-            prefer = node_hint(chooser, choice, job, chosen.candidate.partition.name)
-        return PolicyAnswer(
-            partitions=partitions,
-            clocks=clocks,
+            prefer = node_hint(self._chooser, first.choice, case.job, first.partitions[first.choice.option])
+        return replace(
+            answer,
             prefer=prefer,
-            reasons=(Reason.POLICY,),
-            notes=tuple(report.sentences()),
-            details=AnswerDetails(attention=asdict(report.shares), preference=_preference(options, choice)),
+            notes=(*answer.notes, *report.sentences()),
+            details=AnswerDetails(attention=asdict(report.shares), preference=_preference(first)),
         )
 
     def _weights_of(self, job: JobRequest) -> JobWeights:
@@ -192,23 +200,12 @@ def top_vertices(
     return kinds, ["job", *("" if owner < 0 else str(partitions[owner]) for owner in owners)]
 
 
-def _with_learned(
-    clocks: tuple[ClockChoice, ...], chosen: ServedOption, choice: Choice, case: Case
-) -> tuple[ClockChoice, ...]:
-    """Return the clocks with the network's own for the one GPU type of the chosen partition."""
-    if choice.clock is None or len(chosen.candidate.gpu_types) != 1:
-        return clocks
-    gpu_type = chosen.candidate.gpu_types[0]
-    point: OperatingPoint = chosen.clocks[choice.clock]
-    own = clock_choice(gpu_type, point, case.board_limits)
-    others = tuple(clock for clock in clocks if clock.gpu_type != gpu_type)
-    return others if own is None else (*others, own)
-
-
-def _preference(options: tuple[ServedOption, ...], choice: Choice) -> dict[str, float]:
+def _preference(look: _Look) -> dict[str, float]:
     """Return the probabilities of the likeliest partitions."""
-    ranked = sorted(range(len(options)), key=lambda index: -choice.probabilities[index])[:_LIKELIEST]
-    return {str(options[index].candidate.partition.name): float(choice.probabilities[index]) for index in ranked}
+    found: dict[str, float] = {}
+    for name, probability in zip(look.partitions, look.choice.probabilities, strict=True):
+        found[str(name)] = found.get(str(name), 0.0) + float(probability)
+    return dict(sorted(found.items(), key=lambda item: -item[1])[:_LIKELIEST])
 
 
 def node_hint(chooser: NetworkChooser, choice: Choice, job: JobRequest, partition: PartitionName) -> str | None:
@@ -328,4 +325,5 @@ def load_policy(config: Config) -> GnnPolicy | PricedPolicy:
         default_mode=mode,
         node_hints=node_hints,
         weights=site_weights(config.policy),
+        configured=config.gpu_types,
     )

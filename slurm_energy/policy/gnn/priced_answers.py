@@ -26,7 +26,7 @@ from slurm_energy.graph.partitions import ClusterFacts
 from slurm_energy.policy.base import Case
 from slurm_energy.policy.gnn.start_options import job_columns
 from slurm_energy.policy.jobs import WaitingJob
-from slurm_energy.policy.placement import ClusterView, Explanation, FloatArray, OptionTable, PlaceInfo
+from slurm_energy.policy.placement import ClusterView, FloatArray, OptionTable, PlaceInfo
 from slurm_energy.policy.prices import (
     BALANCED_PRICES,
     JOB_PRICES,
@@ -35,12 +35,11 @@ from slurm_energy.policy.prices import (
     price_factors,
     relative_joules,
 )
-from slurm_energy.policy.rules.cost_table import CostTable, PlaceCosts, PricedJob, Prices
+from slurm_energy.policy.rules.cost_table import CostTable, Explanation, PlaceCosts, PricedJob, Prices
 from slurm_energy.policy.rules.settings import TotalCostSettings
 from slurm_energy.policy.rules.tables import Prepared
 from slurm_energy.policy.rules.total_cost import TotalCostRule
 from slurm_energy.policy.submission.adapter import SubmissionAdapter
-from slurm_energy.policy.submission.view import SnapshotView
 
 REFRESH_SECONDS = 600.0
 """Between two looks at the cluster's state."""
@@ -141,10 +140,14 @@ class _Factors(NamedTuple):
 class PricedRule(TotalCostRule):
     """Pays what `total-cost` pays, times what a network says; an untrained network changes nothing.
 
-    It is one class for simulated clusters, training and submissions to Slurm. A run of its own pays by settings, and
-    looks at the cluster now and then; the price of scarcity follows every arrival all the same. At a submission one
-    look is given, prices are those of the job's mode, and limits of time are the guard's.
+    It is one class for simulated clusters, training and submissions to Slurm, and decides alike in all of them. Two
+    things are set, wherever it is: what is paid without the network, and how the network sees the cluster. Paid is by
+    settings, with a price of scarcity that follows every arrival, or by the job's mode, with scarcity as the present
+    queue says; limits of time are then the guard's. Looks at the cluster are taken now and then, or one is given.
     """
+
+    weighs_counts = False
+    """What a network says of the cluster's prices it has not learned for other numbers of GPUs."""
 
     def __init__(
         self,
@@ -160,7 +163,7 @@ class PricedRule(TotalCostRule):
         Args:
             look: At the cluster, or what makes a network that follows it, once for each run.
             base: What is paid without the network: by settings, or by a job's mode, the given one if it has none. None
-                for the settings' defaults.
+                for the settings' defaults. By mode, looks must have the mean of the jobs' energy (`ServedPrices`).
             name: As it is shown.
             version: Of the network.
             refresh_seconds: Between two looks.
@@ -180,11 +183,11 @@ class PricedRule(TotalCostRule):
         """By the job's energy, on which they depend; kept where the rule is made for one job, asked several times."""
 
     def begin(self, view: ClusterView, random: Random) -> None:
-        """Begin with an empty graph; where a look is given, that is all that is known."""
-        if isinstance(self._given, Look):
-            return
-        super().begin(view, random)
-        self._source, self._next_look, self._look = self._given(), -inf, None
+        """Begin with an empty graph; a look that is given stays."""
+        if self._mode is None:  # by mode nothing is kept from one job to the next
+            super().begin(view, random)
+        if not isinstance(self._given, Look):
+            self._source, self._next_look, self._look = self._given(), -inf, None
 
     def prices(self, job: WaitingJob, view: ClusterView, options: CostTable) -> Prices:
         """Return what a job pays now.
@@ -364,15 +367,14 @@ def _scarce_watts(job: WaitingJob, view: ClusterView) -> FloatArray:
 
     They must suffice for what waits in the partition and for the job, less what was promised since the snapshot.
     """
-    assert isinstance(view, SnapshotView)
     free: dict[str, int] = {}
     for place, gpus in zip(view.places, view.free_gpus, strict=True):
         free[place.partition] = free.get(place.partition, 0) + gpus
     watts: FloatArray = np.zeros(len(view.places))
-    gpus, waiting = job.gpu_counts[0], view.snapshot.waiting_gpus_by_partition
-    for index in view.open_places:
+    gpus, waiting, table = job.gpu_counts[0], view.snapshot_without(job).waiting_gpus_by_partition, view.options(job)
+    for index in view.allowed_places(job):
         name = view.places[index].partition
         if free[name] - gpus < waiting.get(PartitionName(name), 0.0):
-            finite = view.table.watts[index, 0][np.isfinite(view.table.seconds_per_unit[index, 0])]
+            finite = table.watts[index, 0][np.isfinite(table.seconds_per_unit[index, 0])]
             watts[index] = finite[-1] / gpus if finite.size else 0.0
     return watts

@@ -103,6 +103,10 @@ class NetworkPrices:
             PolicyError: what the network makes of it is not finite.
         """
         self._chooser.follow_at_once(snapshot)
+        self.look = self._look_at(snapshot)
+
+    def _look_at(self, snapshot: ClusterSnapshot) -> Look:  # noqa: ARG002  # for those that say more of it
+        """Return the prices of the state that the graph was brought to."""
         published, moments = self._chooser.state()
         with torch.inference_mode():
             context = self._head.context(published, moments)
@@ -112,7 +116,7 @@ class NetworkPrices:
         if not self.published.is_finite:
             raise PolicyError("the network's prices are not finite")
         known, graph = self._chooser.cluster_facts, self._chooser.graph
-        self.look = Look(self.published, known._replace(partition_index=graph.partition_index, facts=graph.facts))
+        return Look(self.published, known._replace(partition_index=graph.partition_index, facts=graph.facts))
 
 
 def _weights(layer: torch.nn.Linear) -> tuple[_Array, _Array]:
@@ -121,24 +125,31 @@ def _weights(layer: torch.nn.Linear) -> tuple[_Array, _Array]:
 
 
 class ServedPrices(NetworkPrices):
-    """Prices on the graph of a site, brought to a snapshot in short steps; prices in between are from before."""
+    """Prices with what the jobs of a site take in the mean; brought to a snapshot in short steps, or at once."""
 
     def __init__(
-        self, network: HierarchicalNetwork, graph: ClusterGraph, configured: Mapping[str, str] | None = None
+        self,
+        network: HierarchicalNetwork,
+        graph: ClusterGraph | None = None,
+        configured: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(network, graph)
         self._configured = configured or {}
 
     def steps(self, snapshot: ClusterSnapshot) -> Iterator[None]:
-        """Bring graph, embeddings and prices to a snapshot.
+        """Bring graph, embeddings and prices to a snapshot; prices in between are from before.
 
         Raises:
             PolicyError: what the network makes of it is not finite.
         """
         yield from self._chooser.follow(snapshot)
-        self.follow(snapshot)  # the graph is there already: what is left is the state's part of the prices
+        self.look = self._look_at(snapshot)
+
+    def _look_at(self, snapshot: ClusterSnapshot) -> Look:
+        """Return the prices, with the mean energy of the jobs that wait or run."""
+        super()._look_at(snapshot)
         known = self._chooser.cluster_facts
-        self.look = Look(
+        return Look(
             prices=self.published,
             # Of a job that is only being submitted no other facts are asked for, and there are many of them.
             cluster_facts=known._replace(facts=QueueFacts(user_shares=known.facts.user_shares)),

@@ -1,10 +1,10 @@
 """A job that could start now, as a network reads it: its columns, and its options by place and device count with room.
 
-Time and energy come from the table that every rule sees. Energy is what the devices draw beyond being free, which is
-what a choice can change.
+It is read alike in a simulated cluster and at a submission to Slurm. Time and energy come from the table that every
+rule sees. Energy is what the devices draw beyond being free, which is what a choice can change.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
 from typing import NamedTuple
 
@@ -12,7 +12,6 @@ import numpy as np
 
 from slurm_energy.domain.ids import PartitionName
 from slurm_energy.graph.blocks import Floats
-from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.graph.job_features import JobWishes, QueueFacts, submitted_vector
 from slurm_energy.graph.options import ClockOption, RunOption
 from slurm_energy.policy.jobs import WaitingJob
@@ -21,6 +20,8 @@ from slurm_energy.policy.prices import BALANCED_WEIGHTS, JobWeights
 from slurm_energy.policy.rules.tables import TIME_MARGIN, Prepared, active_joules, last_clocks
 
 _WITHIN = 1.0 + 1e-9
+UNKNOWN = -1
+"""Number of a partition that the graph does not know: none of its options is read."""
 
 
 class PlacedOption(NamedTuple):
@@ -56,10 +57,10 @@ class StartReader:
         self._costs = Prepared(RunOptionCosts.of)
 
     def options(
-        self, job: WaitingJob, view: ClusterView, graph: ClusterGraph, *, with_clocks: bool
+        self, job: WaitingJob, view: ClusterView, numbers: Mapping[PartitionName, int], *, with_clocks: bool
     ) -> list[PlacedOption]:
-        """Return every way of starting the job now."""
-        partitions = [graph.partition_index[PartitionName(place.partition)] for place in view.places]
+        """Return every way of starting the job now in the partitions that have a number in the graph."""
+        partitions = [numbers.get(PartitionName(place.partition), UNKNOWN) for place in view.places]
         return placed_options(job, view, self._costs.of(view.options(job)), partitions, with_clocks=with_clocks)
 
 
@@ -91,15 +92,17 @@ def placed_options(
         job: The job.
         view: The cluster.
         costs: Of the job's table.
-        partition_of_place: Number of each place's partition in the graph.
+        partition_of_place: Number of each place's partition in the graph, or `UNKNOWN`.
         with_clocks: Whether each option lists its clocks.
     """
     table, room = view.options(job), view.room(job)
     counts = table.gpu_counts
     found = []
     for place in sorted(range(len(room)), key=lambda index: (partition_of_place[index], index)):
+        if partition_of_place[place] == UNKNOWN:
+            continue
         for column, gpus in enumerate(counts):
-            if gpus <= room[place] and table.seconds_per_unit[place, column, 0] < inf:
+            if gpus <= room[place] and table.seconds_per_unit[place, column, costs.last[place, column]] < inf:
                 found.append(_placed(job, view, costs, (place, column), partition_of_place[place], with_clocks))
     return found
 
@@ -113,6 +116,8 @@ def _placed(
     last = int(costs.last[place, column])
     seconds = table.seconds_per_unit[place, column, : last + 1]
     active = costs.active[place, column, : last + 1]
+    first = int(np.isfinite(seconds).argmax())  # at a submission, clocks beyond the job's bound are no options
+    watts = table.watts[place, column]
     limit = min(job.time_limit_seconds, info.max_seconds)
     allowed = _allowed(seconds, job, limit, view.now_seconds)
     best = int(np.where(allowed, active, inf).argmin())
@@ -133,11 +138,23 @@ def _placed(
         communication=max(0.0, 1.0 - alone / (gpus * float(seconds[last]))),
         is_cpu=info.is_cpu,
         open=True,
-        clocks=_clocks(info.relative_clocks, seconds, active, table.watts[place, column, : last + 1], allowed, best)
+        clocks=tuple(
+            ClockOption(
+                relative_clock=info.relative_clocks[clock] / info.relative_clocks[last],
+                slowdown=float(seconds[clock] / seconds[last]) - 1.0,
+                energy_change=float(active[clock] / active[last]) - 1.0 if active[last] > 0.0 else 0.0,
+                is_default=clock == last,
+                is_oracle=clock == best,
+                bound_left=0.0,
+                power_change=float(watts[clock] / watts[last]) - 1.0,
+                open=bool(allowed[clock]),
+            )
+            for clock in range(first, last + 1)
+        )
         if with_clocks
         else (),
     )
-    return PlacedOption(option, place, gpus, tuple(range(last + 1)) if with_clocks else (), best)
+    return PlacedOption(option, place, gpus, tuple(range(first, last + 1)) if with_clocks else (), best)
 
 
 def _allowed(
@@ -162,27 +179,3 @@ def _allowed(
             if binds:
                 longest = min(longest, max(default, bound * (1.0 - TIME_MARGIN) / units))
     return np.asarray(seconds <= longest * _WITHIN)
-
-
-def _clocks(
-    relative: Sequence[float],
-    seconds: FloatArray,
-    active: FloatArray,
-    watts: FloatArray,
-    allowed: np.ndarray[tuple[int], np.dtype[np.bool_]],
-    best: int,
-) -> tuple[ClockOption, ...]:
-    last = len(seconds) - 1
-    return tuple(
-        ClockOption(
-            relative_clock=relative[clock] / relative[last],
-            slowdown=float(seconds[clock] / seconds[last]) - 1.0,
-            energy_change=float(active[clock] / active[last]) - 1.0 if active[last] > 0.0 else 0.0,
-            is_default=clock == last,
-            is_oracle=clock == best,
-            bound_left=0.0,
-            power_change=float(watts[clock] / watts[last]) - 1.0,
-            open=bool(allowed[clock]),
-        )
-        for clock in range(last + 1)
-    )

@@ -4,7 +4,7 @@ Nothing here reads a clock, a file or Slurm: daemon and twin call it alike. Ever
 """
 
 import secrets
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from slurm_energy.config import Config
@@ -22,7 +22,7 @@ from slurm_energy.domain.ids import DecisionId, GpuTypeName, PartitionName, pars
 from slurm_energy.domain.job import EnergyMode, JobRequest
 from slurm_energy.domain.trials import LearnedClock
 from slurm_energy.domain.work import WorkEstimate
-from slurm_energy.policy.base import Case, Policy
+from slurm_energy.policy.base import Case, CountCost, CountingPolicy, Policy
 from slurm_energy.policy.guard.answer import CheckedAnswer, checked_answer, plain_note
 from slurm_energy.policy.guard.clocks import allowed_clock, expected_runtime, slowdown_room, unknown_reasons
 from slurm_energy.policy.guard.explanation import (
@@ -38,7 +38,7 @@ from slurm_energy.policy.guard.explanation import (
 )
 from slurm_energy.policy.guard.gpu_count import CountedCase, with_chosen_count
 from slurm_energy.policy.guard.partitions import allowed_hint, allowed_partitions
-from slurm_energy.policy.guard.trials import learned_verdict, trial_bounds, uses_learned
+from slurm_energy.policy.guard.trials import counted_clocks, learned_verdict, trial_bounds
 from slurm_energy.policy.site.candidates import at_site
 from slurm_energy.policy.site.clock_terms import clock_terms
 from slurm_energy.policy.site.comparison import first_tried, landing_on, landing_types
@@ -155,6 +155,12 @@ class Guard:
         if stop is not None or snapshot is None:
             return replace(decision, reasons=(stop or Reason.NO_SNAPSHOT, *_own_clock(job)))
         learns = self._config.policy.learn_from_runs
+
+        def as_placed(one: Case) -> Case:
+            """Return a case at the site, with what runs say of work on so many GPUs."""
+            known = None if work is None or not learns else work.for_gpus(one.job.gpu_count)
+            return at_site(replace(one, work=known), self._config)
+
         counted = with_chosen_count(
             Case(
                 job=job,
@@ -163,7 +169,7 @@ class Guard:
                 user_groups=user_groups,
                 claimed_gpus=claimed_gpus or {},
                 runtime=runtime,
-                learned_clocks=learned_clocks or {} if uses_learned(job, self._config) else {},
+                learned_clocks=counted_clocks(learned_clocks, job, self._config),
                 scaling=scaling if learns else None,
                 board_limits=self._board_limits,
                 max_slowdown=job_max_slowdown(job, self._config),
@@ -171,9 +177,9 @@ class Guard:
                 max_type_slowdown=self._config.routing.max_type_slowdown if job.options.max_slowdown is None else None,
             ),
             self._config,
+            lambda cases: _count_costs(policy, tuple(map(as_placed, cases))),
         )
-        known = None if work is None or not learns else work.for_gpus(counted.case.job.gpu_count)
-        case = at_site(replace(counted.case, work=known), self._config)
+        case = as_placed(counted.case)
         counted = replace(counted, case=case)
         missing = missing_partitions(case)
         if missing and not case.candidates:
@@ -308,6 +314,16 @@ class Guard:
             gpus=counted.gpus,
             trial_bounds=outcome.trial_bounds,
         )
+
+
+def _count_costs(policy: Policy, cases: Sequence[Case]) -> Sequence[CountCost]:
+    """Return what a policy says of numbers of GPUs; nothing where it weighs none, or fails."""
+    if not isinstance(policy, CountingPolicy):
+        return ()
+    try:
+        return [one for one in policy.count_costs(cases) if isinstance(one, CountCost)]
+    except Exception:  # noqa: BLE001  # a policy is a guest: whatever it raises, the rule chooses
+        return ()
 
 
 def _with_reasons_unchanged(outcome: _Outcome, case: Case) -> _Outcome:

@@ -145,7 +145,7 @@ def expected_runtime(case: Case, guard: GuardConfig) -> RuntimeEstimate | None:
     if case.runtime is not None:
         return case.runtime
     limit = _shortest_limit(case.job, [one for one in case.candidates if one.is_submitted_to])
-    if math.isinf(limit):
+    if limit == math.inf:
         return None
     seconds = guard.unknown_runtime_share * limit
     return RuntimeEstimate(seconds=seconds, upper_seconds=seconds, source="time-limit")
@@ -193,7 +193,7 @@ def _predicted_seconds(gpu_type: GpuTypeName, case: Case, limit_seconds: float, 
     Where history does not say on which type the earlier jobs ran, on a slower type the job is taken to need longer by
     as much as that type is slower than the fastest one the job can land on. Tables never make it shorter.
     """
-    assumed = math.inf if math.isinf(limit_seconds) else unknown_share * limit_seconds
+    assumed = math.inf if limit_seconds == math.inf else unknown_share * limit_seconds
     if case.runtime is None:
         return assumed
     if case.runtime.gpu_type is not None:
@@ -252,7 +252,7 @@ def _deadline_room(
 
 def _room(seconds: float, predicted_seconds: float) -> float:
     """Return by what ratio the predicted time may grow; infinite where nothing limits it."""
-    if math.isinf(seconds):
+    if seconds == math.inf:
         return math.inf
     if predicted_seconds <= 0.0:
         return math.inf if seconds > 0.0 else -1.0

@@ -1,6 +1,6 @@
 """What the guard lets through of a number of GPUs: one that the user named, and that Slurm and the nodes allow."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
@@ -8,9 +8,9 @@ from slurm_energy.config import Config
 from slurm_energy.domain.cluster import NodeState, PartitionState
 from slurm_energy.domain.decision import Reason, RuntimeEstimate
 from slurm_energy.domain.gpu_count import UNKNOWN_SCALING, GpuCountOption
-from slurm_energy.policy.base import Case
+from slurm_energy.policy.base import Case, CountCost
 from slurm_energy.policy.site.candidates import asked_partitions
-from slurm_energy.policy.site.gpu_count import chosen_count, count_effect
+from slurm_energy.policy.site.gpu_count import cheapest_count, chosen_count, count_effect
 
 _DEVIATIONS = 1.645
 """Of the doubt in how work scales: a run time is passed in one of twenty cases."""
@@ -40,8 +40,18 @@ class CountedCase:
         return self.gpus is not None and self.gpus != self.asked
 
 
-def with_chosen_count(case: Case, config: Config) -> CountedCase:
-    """Return the case with the number of GPUs that the job is given; its own where none was to be chosen."""
+CountCosts = Callable[[Sequence[Case]], Sequence[CountCost]]
+"""What a policy says of a job with each of several numbers of GPUs; nothing where it weighs none."""
+
+
+def with_chosen_count(case: Case, config: Config, costs: CountCosts | None = None) -> CountedCase:
+    """Return the case with the number of GPUs that the job is given; its own where none was to be chosen.
+
+    Args:
+        case: The job's, with its own number.
+        config: The site's.
+        costs: Asked where the name's runs tell how its work scales; without an answer a rule chooses.
+    """
     job, asked = case.job, case.job.gpu_count
     unchanged = CountedCase(case=case, asked=asked)
     if not job.options.gpu_counts:
@@ -57,6 +67,8 @@ def with_chosen_count(case: Case, config: Config) -> CountedCase:
         note = f"no other number of GPUs fits nodes or deadline: {asked} as asked for"
         return replace(unchanged, case=case, gpus=asked, reasons=(Reason.GPU_COUNT_KEPT,), notes=(note,))
     chosen = chosen_count(case, config.policy)
+    if costs is not None and config.policy.gpu_count == "on" and case.scaling is not None and case.scaling.is_measured:
+        chosen = cheapest_count(case, costs(tuple(_weighed(case, one) for one in options.values()))) or chosen
     if chosen.gpus == asked:
         return CountedCase(
             case=replace(case, runtime=_runtime(case, asked)),
@@ -67,7 +79,7 @@ def with_chosen_count(case: Case, config: Config) -> CountedCase:
         )
     longer, joules_ratio = count_effect(case, chosen.gpus)
     return CountedCase(
-        case=replace(case, job=job.with_count(options[chosen.gpus]), runtime=_runtime(case, chosen.gpus)),
+        case=_with(case, options[chosen.gpus]),
         asked=asked,
         gpus=chosen.gpus,
         longer=longer,
@@ -75,6 +87,22 @@ def with_chosen_count(case: Case, config: Config) -> CountedCase:
         reasons=(Reason.GPU_COUNT,),
         notes=(chosen.note,),
     )
+
+
+def _with(case: Case, option: GpuCountOption) -> Case:
+    return replace(case, job=case.job.with_count(option), runtime=_runtime(case, option.gpus))
+
+
+def _weighed(case: Case, option: GpuCountOption) -> Case:
+    """Return the case with a number of GPUs as a policy weighs it: what more than asked for gain is doubted."""
+    given, scaling = _with(case, option), case.scaling
+    if scaling is None or given.runtime is None or option.gpus <= case.job.gpu_count:
+        return given
+    doubt = max(1.0, scaling.speedup(option.gpus) / scaling.speedup(option.gpus, 1.0))
+    doubt /= max(1.0, scaling.speedup(case.job.gpu_count) / scaling.speedup(case.job.gpu_count, 1.0))
+    seconds = given.runtime.seconds * max(1.0, doubt)
+    known = replace(given.runtime, seconds=seconds, upper_seconds=max(seconds, given.runtime.upper_seconds))
+    return replace(given, runtime=known)
 
 
 def _runtime(case: Case, gpus: int) -> RuntimeEstimate | None:

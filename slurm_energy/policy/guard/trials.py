@@ -29,9 +29,15 @@ RECHECK_SECONDS = 7 * 86_400.0
 _NONE: Mapping[GpuTypeName, float] = MappingProxyType({})
 
 
-def uses_learned(job: JobRequest, config: Config) -> bool:
-    """Return whether what trials in earlier runs found counts for the job."""
-    return config.policy.clock_trials != "off" and job.options.trials is not False
+def counted_clocks(
+    learned: Mapping[GpuTypeName, LearnedClock] | None, job: JobRequest, config: Config
+) -> Mapping[GpuTypeName, LearnedClock]:
+    """Return what earlier runs measured that counts for the job: what trials found only where it may have trials."""
+    if not learned:
+        return {}
+    if config.policy.clock_trials != "off" and job.options.trials is not False:
+        return learned
+    return {gpu_type: clock for gpu_type, clock in learned.items() if not clock.by_trial}
 
 
 def has_trials(job: JobRequest, config: Config) -> bool:
@@ -73,13 +79,16 @@ def trial_bounds(
 def possible_gain(
     gpu_type: GpuTypeName, limit_watts: float | None, bound: float, terms: ClockTerms = EACH_JOB
 ) -> float:
-    """Return what programs' own clocks save beyond the table's, as a mean over measured ones; 0 without any.
+    """Return what programs' own clocks save beyond the table's, as a mean over measured ones.
 
     Where the table is near the best for every program, the minutes at the default clock that trials need cost more.
+    Without a measured curve jobs run at the default clock anyway, and nothing but trials can find a lower one.
     """
     row, table, curves = CATALOG.get(gpu_type), clock_table_of(gpu_type, None, limit_watts), curves_of(gpu_type)
-    if row is None or table is None or not curves:
-        return 0.0  # not known: for jobs whose users ask for trials
+    if row is None:
+        return 0.0
+    if table is None or not curves:
+        return MIN_POSSIBLE_GAIN
     default_watts = mean_measured_watts(gpu_type, limit_watts)
     best = worth_their_time(measured_by(table, terms), terms, default_watts).best(bound)
     default_mhz = table.points[-1].sm_clock_mhz
@@ -105,10 +114,14 @@ def possible_gain(
 def _is_well_known(gpu_type: GpuTypeName, case: Case, room: SlowdownRoom, config: Config) -> bool:
     """Return whether the job begins with a clock that several runs measured lately: then another trial tells little."""
     learned = case.learned_clocks.get(gpu_type)
-    if learned is None or learned.runs < WELL_KNOWN_RUNS:
+    verdict = (
+        None if learned is None else learned_verdict(gpu_type, learned, room, config.guard.min_energy_saving, case)
+    )
+    if learned is None or verdict is None or verdict.choice is None:
         return False
-    is_begun_with = learned_verdict(gpu_type, learned, room, config.guard.min_energy_saving, case) is not None
-    return is_begun_with and case.now_seconds - learned.measured_at_seconds <= RECHECK_SECONDS
+    begun = next(one for one in (learned, *learned.others) if one.sm_clock_mhz == verdict.choice.sm_clock_mhz)
+    is_recent = case.now_seconds - begun.measured_at_seconds <= RECHECK_SECONDS
+    return begun.runs >= WELL_KNOWN_RUNS and is_recent
 
 
 def learned_verdict(
@@ -119,16 +132,26 @@ def learned_verdict(
     Its figures are this program's own, and stand in the place of the worst over all programs.
     """
     row = CATALOG.get(gpu_type)
-    if row is None or row.nearest_supported_clock_mhz(learned.sm_clock_mhz) != learned.sm_clock_mhz:
+    if row is None:
         return None
-    if room.broken_by(learned.upper) or -learned.energy_change < min_energy_saving:
+    fit = [
+        one
+        for one in (learned, *learned.others)
+        if row.nearest_supported_clock_mhz(one.sm_clock_mhz) == one.sm_clock_mhz
+        and not room.broken_by(one.upper)
+        and -one.energy_change >= min_energy_saving
+    ]
+    if not fit:
         return None
     comparison = case.comparison
     watts = comparison.watts(gpu_type) or comparison.mean_watts(gpu_type)
-    if not case.clock_terms.is_worth_its_time(learned.slowdown, learned.energy_change, watts):
+    terms = case.clock_terms
+    worth = [one for one in fit if terms.is_worth_its_time(one.slowdown, one.energy_change, watts)]
+    learned = min(worth or fit, key=lambda one: one.energy_change)
+    if not worth:
         note = (
             f"{gpu_type}: {learned.sm_clock_mhz} MHz took {learned.slowdown:+.1%} time for "
-            f"{learned.energy_change:+.1%} energy in runs of this name; {case.clock_terms.sentence(watts)}"
+            f"{learned.energy_change:+.1%} energy in runs of this name; {terms.sentence(watts)}"
         )
         return ClockVerdict(choice=None, reasons=(Reason.POOR_EXCHANGE,), notes=(note,))
     choice = ClockChoice(
@@ -141,8 +164,9 @@ def learned_verdict(
         known_runs=learned.runs,
     )
     runs = "1 run" if learned.runs == 1 else f"{learned.runs} runs"
+    source = f"measured in {runs}" if learned.runs else "expected from runs at higher clocks"
     note = (
-        f"{gpu_type}: {learned.sm_clock_mhz} MHz measured in {runs} of this name: {learned.slowdown:.1%} longer "
+        f"{gpu_type}: {learned.sm_clock_mhz} MHz {source} of this name: {learned.slowdown:.1%} longer "
         f"(at most {learned.upper:.1%}), {learned.energy_change:+.1%} energy"
     )
     return ClockVerdict(choice=choice, notes=(note,))

@@ -1,13 +1,13 @@
 """A table's options by everything that they cost: devices, hosts, waking, time, slowdown, scarcity; each at a price."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_energy.policy.placement import ClusterView, FloatArray, OptionTable, PlaceCost, PlaceInfo, Placement
+from slurm_energy.policy.placement import ClusterView, FloatArray, OptionTable, PlaceInfo, Placement
 from slurm_energy.policy.rules.tables import TIME_MARGIN, Bounds, active_joules, cheapest_by_speed, slowdowns
 
 
@@ -86,6 +86,27 @@ class CostParts(NamedTuple):
     makespan: float
 
 
+class PlaceCost(NamedTuple):
+    """The option of the least cost in one place."""
+
+    place: int
+    clock: int
+    """Index into the place's clocks."""
+    parts: Mapping[str, float]
+    """J of the whole job."""
+    full_parts: Mapping[str, float]
+    """At the place's default clock."""
+
+
+class Explanation(NamedTuple):
+    """What a rule weighs."""
+
+    costs: Sequence[PlaceCost]
+    """The cheapest place first."""
+    factors: Mapping[str, float]
+    """By what a network multiplied the prices that count."""
+
+
 class PricedJob(NamedTuple):
     """What prices need to know of a job."""
 
@@ -123,7 +144,7 @@ class CostTable:
         self._share_joules = places.share_watts[place] * gpus * seconds
         self._pairs, pair = np.unique(np.stack([place, gpus]), axis=1, return_inverse=True)
         self._pair = pair.reshape(-1)
-        self._has_limits = bool(np.isfinite(places.max_seconds).any())
+        self._has_limits = bool((places.max_seconds < inf).any())
         self._can_sleep = bool(places.node_watts.any())
         self.min_joules = float(self._joules.min()) if len(seconds) else 0.0
         """Per unit, of the cheapest option."""

@@ -64,7 +64,7 @@ class Scarcity:
         self.headroom = self._least = headroom
         gpu_places = [index for index, place in enumerate(places) if not place.is_cpu]
         self._priced = gpu_places or list(range(len(places)))
-        self._total = sum(places[index].total_gpus for index in self._priced)
+        self._total = max(1, sum(places[index].total_gpus for index in self._priced))
         self._dual = _Dual(_SCARCITY_STEP)
         self.device_watts: FloatArray = np.zeros(len(places))
         """By place."""
@@ -106,7 +106,8 @@ class TypeScarcity:
             if not place.is_cpu:
                 self._places_by_device.setdefault(place.device, []).append(index)
         self._totals = {
-            device: sum(places[index].total_gpus for index in where) for device, where in self._places_by_device.items()
+            device: max(1, sum(places[index].total_gpus for index in where))
+            for device, where in self._places_by_device.items()
         }
         self._duals = {device: _Dual(_TYPE_STEP) for device in self._places_by_device}
         self.device_watts: FloatArray = np.zeros(len(places))

@@ -11,7 +11,6 @@ from slurm_energy.policy.placement import (
     Capabilities,
     Capability,
     ClusterView,
-    Explanation,
     FloatArray,
     OptionTable,
     Placement,
@@ -20,7 +19,7 @@ from slurm_energy.policy.placement import (
 )
 from slurm_energy.policy.rules.cap import CapGreedyRule
 from slurm_energy.policy.rules.corrections import Corrections
-from slurm_energy.policy.rules.cost_table import CostTable, PlaceCosts, PricedJob, Prices
+from slurm_energy.policy.rules.cost_table import CostTable, Explanation, PlaceCosts, PricedJob, Prices
 from slurm_energy.policy.rules.packing import MAX_WAIT_SECONDS, PackingPrices, Stay, best_slot
 from slurm_energy.policy.rules.scarcity import PlacePrices, Scarcity, TypeScarcity
 from slurm_energy.policy.rules.settings import TotalCostSettings
@@ -114,6 +113,7 @@ class TotalCostRule(PlacementRule):
     routes = True
     """Only to see every arrival: no job is sent anywhere."""
     observes_ends = True
+    weighs_counts = True
     control_interval_seconds = _CONTROL_SECONDS
 
     def __init__(self, settings: TotalCostSettings | None = None) -> None:

@@ -164,7 +164,7 @@ def has_idle_room(case: Case, partition: PartitionState) -> bool:
     nodes_needed = max(1, job.nodes_min)
     gpus_per_node = math.ceil(job.gpu_count / nodes_needed)
     waiting = case.snapshot.waiting_gpus_by_partition.get(partition.name, 0.0)
-    left = float(job.gpu_count) + waiting + case.claimed_gpus.get(partition.name, 0.0)
+    left = job.gpu_count + waiting + case.claimed_gpus.get(partition.name, 0.0)
     if left > case.snapshot.idle_gpus_by_partition.get(partition.name, 0):
         return False
     for idle in _idle_gpus(case, partition):

@@ -1,4 +1,4 @@
-"""How many GPUs a job is given, where its user named several numbers: a rule that needs no learning.
+"""How many GPUs a job is given, where its user named several numbers: by a policy's costs, else by a rule.
 
 Fewer GPUs always need less energy for the same work, since each of many loses time waiting for the others; but a job on
 fewer of them takes longer, and leaves more to others. By the name's own runs a job gets the most GPUs up to which each
@@ -9,11 +9,11 @@ are two to compare; where the range has nothing smaller, about twice as many.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import log2
+from math import isfinite, log2
 
 from slurm_energy.config import PolicyConfig
 from slurm_energy.domain.gpu_count import UNKNOWN_SCALING, GpuScaling
-from slurm_energy.policy.base import Case
+from slurm_energy.policy.base import Case, CountCost
 
 MIN_SPEEDUP_OF_DOUBLING = 1.5
 _DEVIATIONS = 1.0
@@ -52,10 +52,38 @@ def chosen_count(case: Case, settings: PolicyConfig) -> ChosenCount:
     return ChosenCount(gpus=chosen, note=note)
 
 
+def cheapest_count(case: Case, costs: Sequence[CountCost]) -> ChosenCount | None:
+    """Return the number of GPUs of the least cost, of those with room now if there are any; None where few are known.
+
+    Args:
+        case: The job's, with its own number.
+        costs: By a policy; those of numbers that the job cannot have do not count.
+    """
+    known = {one.gpus: one for one in costs if one.gpus in case.gpu_counts and isfinite(one.joules)}
+    own = known.get(case.job.gpu_count)
+    if own is None or len(known) < 2:
+        return None
+    open_now = [one for one in known.values() if one.has_room] or list(known.values())
+    best = min(open_now, key=lambda one: (one.joules, abs(one.gpus - own.gpus)))
+    runs = ", ".join(map(str, () if case.scaling is None else case.scaling.counts))
+    shown = _shown(sorted(known), own.gpus, best.gpus)
+    against = ", ".join(f"{_gpus(count)} {100.0 * _change(known[count], own):+.0f} %" for count in shown)
+    note = (
+        f"{_gpus(best.gpus)} of {_listed(sorted(known))}: the least cost of partition, number and clock together, by "
+        f"runs of this name on {runs}; against {_gpus(own.gpus)}: {against}"
+    )
+    return ChosenCount(gpus=best.gpus, note=note)
+
+
+def _change(one: CountCost, own: CountCost) -> float:
+    return one.joules / own.joules - 1.0 if own.joules > 0.0 else 0.0
+
+
 def speed_of_doubling(scaling: GpuScaling, few: int, many: int, deviations: float = 0.0) -> float:
     """Return how many times as fast each doubling between two numbers of GPUs makes the work."""
     gain = scaling.speedup(many, deviations) / scaling.speedup(few, deviations)
-    return float(gain ** (1.0 / log2(many / few)))
+    faster: float = gain ** (1.0 / log2(many / few))
+    return faster
 
 
 def count_effect(case: Case, gpus: int) -> tuple[float, float]:

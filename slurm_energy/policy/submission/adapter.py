@@ -6,14 +6,14 @@ type on which the job can land, with room there alone, and its clock for that ty
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from math import inf
+from math import inf, isfinite
 from random import Random
 
 from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import AnswerDetails, ClockChoice, OptionCost, PolicyAnswer, Reason
 from slurm_energy.domain.ids import GpuTypeName, PartitionName
 from slurm_energy.energy_model.operating_point import OperatingPoint
-from slurm_energy.policy.base import Case
+from slurm_energy.policy.base import Case, CountCost
 from slurm_energy.policy.oracle import trial_note
 from slurm_energy.policy.placement import Placement, PlacementRule
 from slurm_energy.policy.site.comparison import Candidate, clock_choice, landing_on, with_room
@@ -70,6 +70,10 @@ class SubmissionAdapter:
         """Return the partition that the rule chooses and its clock for each GPU type that the job can land on."""
         return _Question(rule, self.follow(rule, case.snapshot), case).answer()
 
+    def count_cost(self, rule: PlacementRule, case: Case) -> CountCost | None:
+        """Return what the job costs in the cheapest of its partitions; None where the rule weighs none of them."""
+        return _Question(rule, self.follow(rule, case.snapshot), case).cost()
+
 
 class _Question:
     """One job's way through the rule."""
@@ -99,6 +103,20 @@ class _Question:
             reasons=self._reasons,
             notes=tuple(self._notes),
         )
+
+    def cost(self) -> CountCost | None:
+        """Return the least cost over partitions and clocks: of those with room now, else of those that it waits for."""
+        case = self._case
+        idle = with_room(case.candidates)
+        options = routing_options(case) if case.may_route else None
+        where = idle if options is not None else landing_on(case.candidates, None)
+        options = options or self._landing(where, is_sent=False)
+        places = [place for one in where for place in self._site.of(one, options.types(one))]
+        weighed = self._rule.explained(self._job(options), self._view(options, ()).only(sorted(places), self._gpus))
+        joules = min((sum(one.parts.values()) for one in weighed.costs), default=inf) if weighed is not None else inf
+        if not isfinite(joules):
+            return None
+        return CountCost(gpus=self._gpus, joules=joules, has_room=any(one.has_idle_room for one in where))
 
     def _arrive(self, asked: SubmittedJob, options: JobOptions) -> tuple[int, ...] | None:
         """Tell the rule of the job's arrival; return the places to which it sends the job, None where it does not."""

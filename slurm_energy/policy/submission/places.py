@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from typing import NamedTuple
 
-from slurm_energy.domain.cluster import ClusterSnapshot, GpuPlace
+from slurm_energy.domain.cluster import ClusterSnapshot
+from slurm_energy.domain.gpu_places import GpuPlace
 from slurm_energy.domain.ids import GpuTypeName, PartitionName
 from slurm_energy.energy_model.catalog import CATALOG, catalogue_limit_watts
 from slurm_energy.energy_model.host import host_share

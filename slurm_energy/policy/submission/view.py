@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from slurm_energy.domain.cluster import ClusterSnapshot, PlaceRoom
+from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import RuntimeEstimate
+from slurm_energy.domain.gpu_places import PlaceRoom
 from slurm_energy.domain.ids import PartitionName
 from slurm_energy.domain.job import JobRequest
 from slurm_energy.policy.jobs import JobAsSubmitted, PartnerOffer, RunningJob, WaitingJob

@@ -6,29 +6,34 @@ knows of a job what the daemon would know in any world: request, limit, and what
 kind, its length or its own curves.
 """
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
 from math import inf
 from random import Random
+from typing import NamedTuple
 
 from slurm_energy.config import Config
+from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import ClockChoice, EnergyDecision, Reason, RuntimeEstimate
 from slurm_energy.domain.gpu_count import GpuScaling
 from slurm_energy.domain.ids import DecisionId, GpuTypeName, PartitionName
 from slurm_energy.domain.job import JobRequest
+from slurm_energy.domain.trials import ClockTrial, LearnedClock, NamedTrial
 from slurm_energy.domain.work import FailedRuns, MeasuredRun, WorkEstimate
-from slurm_energy.energy_model.catalog import gpu_type_from_slurm_type
+from slurm_energy.energy_model.catalog import CATALOG, gpu_type_from_slurm_type
 from slurm_energy.errors import PolicyError
+from slurm_energy.estimation.clock_trials import ClockTrials
 from slurm_energy.estimation.job_groups import job_group
+from slurm_energy.estimation.learned_clocks import MAX_RUNS, learned_clocks
 from slurm_energy.estimation.run_time import EndedRun
 from slurm_energy.estimation.site_runs import SiteRuns
-from slurm_energy.policy.base import FollowingPolicy, Policy
+from slurm_energy.policy.base import FollowingPolicy, Policy, RehearsablePolicy
 from slurm_energy.policy.guard import Guard
 from slurm_energy.policy.jobs import EndedJob, WaitingJob
-from slurm_energy.policy.placement import ClusterView, PlaceInfo, Placement, PlacementRule
+from slurm_energy.policy.placement import ClusterView, JobTrials, PlaceInfo, Placement, PlacementRule, Reroute
 from slurm_energy.policy.registry import create_policy
 from slurm_energy.twin.adapters.view import TwinView, job_request
 from slurm_energy.twin.engine.job import Job, JobRun
@@ -65,12 +70,20 @@ class ServedPolicy(PlacementRule):
         self._without_default = False
         self._runs = ServedRuns()
         self._places: Sequence[PlaceInfo] = ()
+        self._waiting: dict[int, tuple[Job, JobRequest]] = {}
+        """Jobs that were decided and have not started, as they were submitted."""
+        if config.routing.redecide == "on":
+            self.control_interval_seconds = config.routing.redecide_seconds
+        self._trials: dict[int, JobTrials] = {}
+        self.trials = _ServedTrials(self) if config.policy.clock_trials != "off" else None
 
     def begin(self, view: ClusterView, random: Random) -> None:  # noqa: ARG002  # the hook's form
         """Forget the last run."""
         self.reasons.clear()
         self.clamped = 0
         self._decisions.clear()
+        self._waiting.clear()
+        self._trials.clear()
         self._runs = ServedRuns()
         self._places = view.places
         self._gpu_types = [gpu_type_from_slurm_type(place.device) for place in view.places]
@@ -83,29 +96,87 @@ class ServedPolicy(PlacementRule):
         snapshot = view.snapshot_without(job)
         if isinstance(self._policy, FollowingPolicy):
             self._policy.warm_up(snapshot)
-        runtime, work = self._runs.about(job, view.now_seconds)
-        decision = self._guard.decide(
-            self._policy,
-            self._request(job, view),
-            snapshot,
-            snapshot.taken_at_seconds,
-            runtime=runtime,
-            work=work if self._config.policy.learn_from_runs else None,
-            scaling=self._runs.scaling(job) if job.asked_gpus else None,
-        )
+        request = self._request(job, view)
+        decision = self._decided(self._policy, job, request, view, snapshot, {})
+        if self._config.routing.redecide == "on":
+            self._waiting[job.job_id] = job, request
         if job.asked_gpus:  # as in Slurm, the number is fixed when the job is submitted
             job.range_counts, job.gpu_counts = job.gpu_counts, (decision.gpus or job.asked_gpus,)
         self.reasons.update(decision.reasons)
         self.clamped += not CLAMPING.isdisjoint(decision.reasons)
         self._decisions[job.job_id] = decision
         named = decision.partitions
-        if named is None:
-            return None
-        # Named ones are only put before the job's own: where they have no room after all, it starts in one of those.
-        own = view.allowed_places(job)
+        return None if named is None else self._waits_in(named, request, view)
+
+    def _waits_in(self, named: tuple[PartitionName, ...], request: JobRequest, view: TwinView) -> tuple[int, ...]:
+        """Return the named places and the job's own: where the first have no room after all, it starts in one of those.
+
+        Its own are those of its request, wherever it waits.
+        """
+        own = request.partitions or self._default(view)
         return tuple(
-            index for index, place in enumerate(view.places) if index in own or PartitionName(place.partition) in named
+            index
+            for index, place in enumerate(view.places)
+            if PartitionName(place.partition) in own or PartitionName(place.partition) in named
         )
+
+    def _decided(  # each is one thing that a decision rests on
+        self,
+        policy: Policy,
+        job: Job,
+        request: JobRequest,
+        view: TwinView,
+        snapshot: ClusterSnapshot,
+        claimed: Mapping[PartitionName, float],
+    ) -> EnergyDecision:
+        runtime, work = self._runs.about(job, view.now_seconds)
+        return self._guard.decide(
+            policy,
+            request,
+            snapshot,
+            snapshot.taken_at_seconds,
+            runtime=runtime,
+            claimed_gpus=claimed,
+            work=work if self._config.policy.learn_from_runs else None,
+            scaling=self._runs.scaling(job) if job.asked_gpus else None,
+            learned_clocks=self._runs.clocks_of(job) if self.trials is not None else None,
+        )
+
+    def rerouted(self, view: ClusterView) -> Mapping[int, Reroute]:
+        """Decide the jobs that wait again, as the daemon does: in their order, on what those before leave."""
+        if not self._waiting or not isinstance(view, TwinView):
+            return {}
+        first, _ = next(iter(self._waiting.values()))
+        snapshot = replace(view.snapshot_without(first))
+        for _ in snapshot.work_out({}):
+            pass
+        policy = self._policy
+        if isinstance(policy, RehearsablePolicy):
+            policy = policy.for_rehearsal(snapshot)
+        claimed: dict[PartitionName, float] = {}
+        found: dict[int, Reroute] = {}
+        for job_id, (job, request) in self._waiting.items():
+            before = self._decisions[job_id]
+            decision = self._decided(policy, job, request, view, snapshot, claimed)
+            moves = decision.partitions is not None and decision.partitions != before.partitions
+            resizes = bool(job.asked_gpus) and decision.gpus is not None and decision.gpus != before.gpus
+            if Reason.NO_IDLE_PARTITION in decision.reasons:
+                decision = replace(decision, partitions=before.partitions)
+                moves = False
+            if moves or resizes or decision.clocks != before.clocks:
+                self._decisions[job_id] = decision
+            named = decision.partitions or ()
+            if moves or resizes:
+                found[job_id] = Reroute(self._waits_in(named, request, view), decision.gpus if resizes else None)
+                if resizes and decision.gpus is not None:
+                    job.gpu_counts = (decision.gpus,)
+            gpus = float(decision.gpus or job.asked_gpus or job.gpu_counts[0])
+            for name in named[:1] or request.partitions or self._default(view):
+                claimed[name] = claimed.get(name, 0.0) + gpus
+        return found
+
+    def _default(self, view: TwinView) -> tuple[PartitionName, ...]:
+        return tuple(PartitionName(one.name) for one in view.world.partitions if one.is_default)
 
     def place(self, job: WaitingJob, view: ClusterView) -> Placement | None:
         """Start the job in the first of its partitions with room, at the clock chosen for the GPUs found there."""
@@ -117,12 +188,30 @@ class ServedPolicy(PlacementRule):
         places = sorted(range(len(room)), key=lambda at: order.get(PartitionName(view.places[at].partition), later))
         for index in places:
             if room[index]:
+                self._waiting.pop(job.job_id, None)
                 return Placement(index, room[index], self._clock(decision, index, view))
         return None
 
+    def trials_of(self, job: WaitingJob, placement: Placement) -> JobTrials | None:
+        """Return the trials that the sampler would make where the job starts, None where there are none."""
+        decision, gpu_type = self._decisions.get(job.job_id), self._gpu_types[placement.place]
+        bound = None if decision is None or gpu_type is None else decision.trial_bounds.get(gpu_type)
+        row = None if gpu_type is None else CATALOG.get(gpu_type)
+        if bound is None or row is None or gpu_type is None or row.default_sm_clock_mhz is None:
+            return None
+        relative = self._places[placement.place].relative_clocks
+        clocks = [row.nearest_supported_clock_mhz(row.default_sm_clock_mhz * one / relative[-1]) for one in relative]
+        known = tuple(clock for clock in clocks if clock is not None)
+        if len(known) < len(clocks) or list(known) != sorted(set(known)):
+            return None
+        ladder = ClockTrials(clocks_mhz=known, table_clock_mhz=known[placement.clock], max_slowdown=bound)
+        made = self._trials[job.job_id] = JobTrials(ladder=ladder, gpu_type=gpu_type, clocks_mhz=known, records=[])
+        return made
+
     def ended(self, job: EndedJob) -> None:
         """Learn from a job that ended, as the daemon does from its report."""
-        decision = self._decisions.pop(job.job_id, None)
+        decision, trials = self._decisions.pop(job.job_id, None), self._trials.pop(job.job_id, None)
+        self._waiting.pop(job.job_id, None)
         gpu_type = self._gpu_types[job.place] if job.place >= 0 else None
         if gpu_type is None:
             return
@@ -131,7 +220,7 @@ class ServedPolicy(PlacementRule):
             return
         clocks = () if decision is None else decision.clocks  # runs from before the daemon was there had none
         chosen = next((clock for clock in clocks if clock.gpu_type == gpu_type), None)
-        self._runs.learn(end, gpu_type, self._places[job.place], chosen)
+        self._runs.learn(end, gpu_type, self._places[job.place], chosen, trials)
 
     def _clock(self, decision: EnergyDecision | None, index: int, view: ClusterView) -> int:
         chosen = [] if decision is None else [c for c in decision.clocks if c.gpu_type == self._gpu_types[index]]
@@ -143,6 +232,17 @@ class ServedPolicy(PlacementRule):
         if request.partitions or not self._without_default:
             return request
         return replace(request, partitions=tuple(PartitionName(partition.name) for partition in view.world.partitions))
+
+
+class _ServedTrials:
+    """Asks a served policy for the trials of a job, as the engine asks."""
+
+    def __init__(self, policy: ServedPolicy) -> None:
+        self._policy = policy
+
+    def begin(self, job: WaitingJob, placement: Placement) -> JobTrials | None:
+        """Return the trials of a job that is being started; None for none."""
+        return self._policy.trials_of(job, placement)
 
 
 def served_policy(name: str, config: Config | None = None) -> ServedPolicy:
@@ -168,8 +268,15 @@ def _ids() -> Iterator[DecisionId]:
         yield DecisionId(f"{number:016x}")
 
 
+MAX_TRIED_RUNS = 4 * MAX_RUNS
+"""Of a name, whose trials are kept: the latest on several GPU types."""
 _FAILED = frozenset({"FAILED", "TIMEOUT"})
 _CUT_OFF = frozenset({"TIMEOUT", "CANCELLED"})
+
+
+class _TriedRun(NamedTuple):
+    end: KnownEnd
+    records: tuple[ClockTrial, ...]
 
 
 class ServedRuns:
@@ -177,8 +284,16 @@ class ServedRuns:
 
     def __init__(self) -> None:
         self._site = SiteRuns()
+        self._tried: dict[tuple[str, str], deque[_TriedRun]] = {}
 
-    def learn(self, end: KnownEnd, gpu_type: GpuTypeName, place: PlaceInfo, clock: ClockChoice | None) -> None:
+    def learn(
+        self,
+        end: KnownEnd,
+        gpu_type: GpuTypeName,
+        place: PlaceInfo,
+        clock: ClockChoice | None,
+        trials: JobTrials | None = None,
+    ) -> None:
         """Take in a job that completed in one go at the clock that was decided, was cut off, or failed.
 
         Args:
@@ -186,8 +301,14 @@ class ServedRuns:
             gpu_type: On which it ran.
             place: Where it ran.
             clock: What was decided for the type, None for its default clock.
+            trials: What was tried while it ran.
         """
         job, key = end.job, _key(end.job)
+        if trials is not None and trials.records and job.name:
+            runs = self._tried.setdefault((job.user, job_group(job.name, key)), deque(maxlen=MAX_TRIED_RUNS))
+            runs.appendleft(_TriedRun(end=end, records=tuple(trials.records)))
+        if trials is not None and trials.ladder.kept_clock_mhz is not None:
+            clock = None  # as in the database, where what was predicted belongs to the decided clock alone
         if job.name and end.state in _FAILED:
             self._site.observe(
                 FailedRuns(user=job.user, name=job.name, gpu_type=gpu_type, runs=1, script_key=key), job.script
@@ -211,7 +332,8 @@ class ServedRuns:
             job.script,
         )
         joules = end.energy_joules - place.free_watts * end.gpus * (end.begun_seconds - end.started_seconds)
-        if end.state != "COMPLETED" or not job.name or joules <= 0.0:
+        is_tried = trials is not None and trials.ladder.kept_clock_mhz is not None
+        if end.state != "COMPLETED" or not job.name or joules <= 0.0 or is_tried:
             return
         at_default = seconds / (1.0 + slowed / 2.0)
         self._site.observe(
@@ -228,6 +350,25 @@ class ServedRuns:
             ),
             job.script,
         )
+
+    def clocks_of(self, job: Job) -> Mapping[GpuTypeName, LearnedClock]:
+        """Return what trials in runs of the job's name measured."""
+        runs = self._tried.get((job.user, job_group(job.name, _key(job)))) if job.name else None
+        if not runs:
+            return {}
+        trials = [
+            NamedTrial(
+                user_id=0,
+                name=run.end.name,
+                script_key=_key(run.end.job),
+                run=run.end.job_id,
+                ended_at_seconds=run.end.ended_seconds,
+                trial=record,
+            )
+            for run in runs
+            for record in run.records
+        ]
+        return next((clocks for _, _, clocks in learned_clocks(trials)), {})
 
     def scaling(self, job: Job) -> GpuScaling | None:
         """Return how a job's work scales with the number of GPUs, by runs whose users named several."""

@@ -8,12 +8,13 @@ queue is called from there; parts of their own would be one more call for each e
 """
 
 from collections.abc import Callable, Generator, Mapping
+from dataclasses import replace
 from heapq import heappop
 from math import inf
 from sys import float_info, maxsize
 
 from slurm_energy.errors import ValueRangeError
-from slurm_energy.policy.placement import Discipline, Knowledge, Placement, Postponement
+from slurm_energy.policy.placement import Discipline, Knowledge, Placement, Postponement, Reroute, TrialsOfJobs
 from slurm_energy.twin.adapters.view import SiteView, TwinView
 from slurm_energy.twin.engine.disruptions import Disruptions
 from slurm_energy.twin.engine.events import BACKGROUND, FINISH, REACH, Arrivals, Call, Events, WorkloadArrivals
@@ -24,6 +25,7 @@ from slurm_energy.twin.engine.outcome import Outcome, WarmUp, outcome_of, warm_u
 from slurm_energy.twin.engine.places import places_of
 from slurm_energy.twin.engine.sampling import Sampler
 from slurm_energy.twin.engine.scheduler import Scheduler
+from slurm_energy.twin.engine.trials import RunningTrials
 from slurm_energy.twin.engine.waiting import Precedence, Waiting, queue_key
 from slurm_energy.twin.snapshot.source import SnapshotSource
 from slurm_energy.twin.world import World
@@ -250,6 +252,34 @@ class Engine:
                 last = len(self._places[run.place].device.relative_clocks) - 1
                 self._execution.pace.set_clock(run, last if clock == -1 else min(max(clock, 0), last), self.now)
                 self._changed.add(run.place)  # a job that waited for power may start now
+
+    def reroute(self, answers: Mapping[int, Reroute]) -> None:
+        """Let jobs that wait do so in other places, or for other numbers of devices; those that do not are left."""
+        for job_id, answer in answers.items():
+            run = self.runs.get(job_id)
+            if run is None or run.phase != WAITING or run.job.routed_place is not None:
+                continue
+            job, before = run.job, self._waiting.queue_for(run.allowed, None)
+            counts = job.gpu_counts if answer.gpus is None else (answer.gpus,)
+            wanted = replace(job, gpu_counts=counts) if counts != job.gpu_counts else job
+            places = tuple(sorted(set(self.view.possible_places(wanted)).intersection(answer.places)))
+            if not places or (places == run.allowed and counts == job.gpu_counts):
+                continue
+            before.remove(run)
+            job.gpu_counts, run.allowed = counts, places
+            queue = self._waiting.queue_for(places, None)
+            queue.add(run)
+            self._changed.update(places)
+
+    def try_clocks(self, source: TrialsOfJobs, seed: int) -> Callable[[Job, Answer], None]:
+        """Let jobs have clocks tried while they run; return what is to be called with each answer about a start."""
+        trials = RunningTrials(self._execution, self._events, source, self._changed, seed)
+
+        def placed(job: Job, answer: Answer) -> None:
+            if isinstance(answer, Placement):
+                trials.placed(self.runs[job.job_id], answer, self.view.now_seconds)
+
+        return placed
 
     def ended_jobs(self) -> list[JobRun]:
         """Return the jobs that ended since this was last asked."""

@@ -64,7 +64,7 @@ def run(  # noqa: PLR0913  # one run's settings
                 engine.knowledge.learn(end)
             if rule.observes_ends:
                 rule.ended(end)
-        taken = _drive(engine, rule)
+        taken = _drive(engine, rule, seed)
         outcome = engine.outcome(rule.name)
         engine.release()
     outcome.clamped += rule.clamped
@@ -165,7 +165,7 @@ class _DecisionTime(NamedTuple):
     decisions: int
 
 
-def _drive(engine: Engine, rule: PlacementRule) -> _DecisionTime:
+def _drive(engine: Engine, rule: PlacementRule, seed: int) -> _DecisionTime:
     """Let a rule answer until the run is over."""
     seconds, decisions = 0.0, 0
     asked = rule if engine.knowledge is None or engine.knowledge.is_truth else _AskedOnCopies(rule, engine.knowledge)
@@ -198,9 +198,18 @@ def _drive(engine: Engine, rule: PlacementRule) -> _DecisionTime:
     def ask_control() -> Mapping[int, int]:
         if observes:
             tell_ends()
+        engine.reroute(rule.rerouted(view))
         return rule.control(view)
 
-    EngineDriver(engine, route=ask_route, place=ask_place, control=ask_control).proceed()
+    def ask_place_and_try(job: Job) -> Answer:
+        answer = ask_place(job)
+        placed(job, answer)
+        return answer
+
+    asks = ask_place
+    if rule.trials is not None:
+        placed, asks = engine.try_clocks(rule.trials, seed), ask_place_and_try
+    EngineDriver(engine, route=ask_route, place=asks, control=ask_control).proceed()
     return _DecisionTime(seconds, decisions)
 
 

@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 """Stand-in for systemctl on a trial's hosts: starts what the units say, as the user that they name.
 
-It knows the units in /etc/systemd/system, and slurmctld and slurmd with their drop-ins. Its state is in /run/units.
+It knows the units in /etc/systemd/system, ours in /usr/lib/systemd/system, and slurmctld and slurmd with drop-ins.
+Its state is in /run/units.
 """
 
 import os
@@ -13,6 +14,7 @@ import time
 from pathlib import Path
 
 UNITS = Path("/etc/systemd/system")
+PACKAGED = Path("/usr/lib/systemd/system")
 STATE = Path("/run/units")
 SLURM = {"slurmctld": "slurmctld -i -D", "slurmd": f"slurmd -D -N {os.uname().nodename}"}
 TIMER_SECONDS = 3
@@ -39,6 +41,10 @@ def main(words: list[str]) -> int:
             enabled.touch()
         if verb == "disable":
             enabled.unlink(missing_ok=True)
+        if verb == "try-restart":
+            if pid_of(unit) is None:
+                continue
+            verb = "restart"
         if verb in {"stop", "restart"} or (verb == "disable" and now):
             stop(unit)
         if verb in {"start", "restart"} or (verb == "enable" and now):
@@ -51,12 +57,18 @@ def main(words: list[str]) -> int:
 
 def settings(unit: str) -> Settings | None:
     base = unit.removesuffix(".service")
-    path = UNITS / (unit if "." in unit else f"{unit}.service")
+    name = unit if "." in unit else f"{unit}.service"
+    path = UNITS / name
+    if not path.exists() and name.startswith("slurm-energy"):
+        path = PACKAGED / name
     if base not in SLURM and not path.exists():
         return None
     files = [path] if path.exists() else []
     lines = [f"ExecStart={SLURM[base]}"] if base in SLURM and not files else []
-    for file in (*files, *sorted((UNITS / f"{base}.service.d").glob("*.conf"))):
+    drop_ins = {
+        file.name: file for folder in (PACKAGED, UNITS) for file in (folder / f"{base}.service.d").glob("*.conf")
+    }
+    for file in (*files, *(drop_ins[key] for key in sorted(drop_ins))):
         lines += file.read_text().splitlines()
     found: Settings = {}
     for line in lines:

@@ -138,11 +138,11 @@ def running() -> Iterator[Lab]:
 def site(running: Lab) -> Iterator[Site]:
     """An installation in order: the doctor says so, before each mistake."""
     site = Site(running)
-    for _ in range(3):  # what was taken back is over for the daemon in a moment, later on a busy machine
-        site.tell()
+    for _ in range(4):  # what was taken back is over for the daemon in a moment, later on a busy machine
         code, findings = site.doctor()
         if code == 0:
             break
+        site.tell()  # the nodes' mistakes are over when they have told so
     assert [finding for finding in findings if finding["verdict"] not in {"ok", "skip"}] == []
     assert code == 0
     with site.undo:

@@ -22,11 +22,11 @@ def test_each_role_gets_its_commands(tmp_path: Path) -> None:
     for role, names in (
         ("login", {"slurm-energy", "energy-sbatch"}),
         ("node", {"slurm-energy", "energy-sbatch", "slurm-energy-hook"}),
-        ("controller", {"slurm-energy", "energy-sbatch", "slurm-energyd"}),
+        ("controller", {"slurm-energy", "energy-sbatch", "slurm-energyd", "slurm-energy-mail"}),
     ):
         links = {item.path.name: item.link_to for item in planned(tmp_path, role).values() if item.link_to}
         assert links == {name: PYTHON.parent / name for name in names}
-    assert set(COMMANDS) == {"slurm-energy", "energy-sbatch", "slurm-energy-hook", "slurm-energyd"}
+    assert set(COMMANDS) == {"slurm-energy", "energy-sbatch", "slurm-energy-hook", "slurm-energyd", "slurm-energy-mail"}
 
 
 @pytest.mark.parametrize("there", ["file", "link elsewhere", "link to another program of that name"])

@@ -172,7 +172,7 @@ def test_config_check_says_what_it_could_not_check(tmp_path: Path, capfd: pytest
 
 def test_policy_list_marks_the_configured_one(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["policy", "list"]) == 0
-    lines = capfd.readouterr().out.splitlines()
+    lines = capfd.readouterr().out.split("\n\n")[0].splitlines()
     assert [line[2:].split()[0] for line in lines] == list(known_policy_names())
     assert next(line for line in lines if line.startswith("*")).startswith("* gnn"), "what auto stands for with torch"
 

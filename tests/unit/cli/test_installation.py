@@ -99,6 +99,9 @@ def test_everything_is_written_once_and_a_second_run_finds_nothing_to_do(root: P
         "etc/systemd/system/slurm-energy-repair.timer",
         "etc/slurm-energy/example.sh",
         "etc/slurm-energy/train.sbatch",
+        "etc/slurm-energy/retrain.sbatch",
+        "etc/systemd/system/slurm-energy-retrain.service",
+        "etc/systemd/system/slurm-energy-retrain.timer",
     } <= set(first)
     code, stdout, stderr = run(root, "--role", "all", "--yes")
     assert (code, stdout) == (0, "")

@@ -183,6 +183,7 @@ def test_the_snapshot_child_sends_the_ends_that_it_records_and_the_feed_passes_t
             snapshot=None,
             claims=SimpleNamespace(appeared=lambda decision_id: None),
             decider=SimpleNamespace(policy=policy, rehearse=lambda snapshot: iter(())),
+            policies=(policy,),
             job_ends=JobEnds(NOW),
         )
         feed = SnapshotFeed(daemon)  # type: ignore[arg-type]  # all that it needs of the daemon's state

@@ -12,13 +12,12 @@ from policy_parts import NODE, PARTITION, Baseline
 from slurm_energy.config import Config, PolicyConfig, ScriptConfig
 from slurm_energy.daemon.decide import create_decider
 from slurm_energy.daemon.doors.callers import Peer
-from slurm_energy.daemon.doors.link import DoorLink
 from slurm_energy.daemon.policy.remote import RemotePolicy
 from slurm_energy.daemon.recorder.entries import DecisionEntryLine, JournalQueue, decode_entry
 from slurm_energy.daemon.recorder.journal import JournalReader, JournalWriter
 from slurm_energy.daemon.reuse import KEPT_SECONDS, MAX_KEPT, REUSE_MILLISECONDS
 from slurm_energy.daemon.state import DaemonState
-from slurm_energy.daemon.verbs import LocalVerbs
+from slurm_energy.daemon.verbs import DoorLink, LocalVerbs
 from slurm_energy.domain.cluster import ClusterSnapshot, NodeGpus
 from slurm_energy.domain.decision import PolicyAnswer, Reason
 from slurm_energy.domain.ids import ClusterName, DecisionId, GpuTypeName, PartitionName
@@ -63,7 +62,7 @@ class Desk:
     """What the plugin speaks to, without a process."""
 
     def __init__(self, directory: Path) -> None:
-        config = replace(Config(), policy=PolicyConfig(name="oracle"))
+        config = replace(Config(), policy=PolicyConfig(name="oracle", min_saving_per_slowdown=0.0))
         self.directory = directory
         self.state = DaemonState(
             config=config,

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_energy.errors import ValueRangeError
-from slurm_energy.estimation.clock_trials import MAX_COST_SHARE, MAX_TRIALS, ClockAnswer, ClockTrials
+from slurm_energy.estimation.clock_response import ClockAnswer
+from slurm_energy.estimation.clock_trials import MAX_COST_SHARE, MAX_TRIALS, ClockTrials
 
 CLOCKS = tuple(range(210, 1411, 15))
 DAY = 86_400.0
@@ -109,10 +110,35 @@ def test_a_trial_waits_until_its_worst_is_inside_the_share_though_others_cost_li
     ladder.measured_default(1000.0, 400.0, 1410.0)
     ladder.measured(1305, 1000.0, 350.0, ClockAnswer(slowdown=0.0, error=0.001))
     ladder.measured(1110, 1000.0, 300.0, ClockAnswer(slowdown=0.0, error=0.001))
-    # Next is 945 MHz, which costs work that the clock paces 49 % of 65 s: 32 s.
-    assert ladder.order(3100.0, DAY).measure_seconds == 0.0
-    assert ladder.order(3400.0, DAY).measure_seconds > 0.0
-    assert ladder.order(3400.0, DAY, idle_seconds=300.0).measure_seconds == 0.0
+    spent, running = ladder.cost_seconds, ladder.running_clock_mhz
+    ladder.measured_default(1000.0, 400.0, 1410.0)
+    order = ladder.order(100_000.0 - 1.0, DAY)
+    assert running == 1110
+    ladder.measured_default(100_000.0 - 1.0, 400.0, 1410.0)
+    order = ladder.order(100_000.0 - 1.0, DAY)
+    assert order.sm_clock_mhz is not None and order.sm_clock_mhz < 1110
+    # It costs at most what work loses that the clock alone paces, beyond what it loses at the running clock.
+    worst = 65.0 * (1410 / order.sm_clock_mhz - 1410 / running)
+    earliest = (spent + worst) / MAX_COST_SHARE
+    assert ladder.order(earliest - 1.0, DAY).measure_seconds == 0.0
+    assert ladder.order(earliest - 1.0, DAY).not_before_seconds == pytest.approx(earliest)
+    assert ladder.order(earliest + 1.0, DAY).measure_seconds > 0.0
+    assert ladder.order(earliest + 1.0, DAY, idle_seconds=300.0).measure_seconds == 0.0
+
+
+def test_a_window_where_the_job_runs_anyway_costs_nothing() -> None:
+    ladder = trials()
+    ladder.measured_default(1000.0, 400.0, 1410.0)
+    ladder.measured(1305, 1000.0, 350.0, None)
+    assert ladder.cost_seconds == 0.0
+
+
+def test_a_clock_of_which_one_window_is_not_sure_is_measured_again_until_it_is() -> None:
+    ladder = trials()
+    measured = play(ladder, 0.2, error=0.015, seconds=DAY)
+    lower = [clock for clock in measured if clock is not None and clock < 1305]
+    assert len(lower) > len(set(lower))
+    assert ladder.kept_clock_mhz is not None and ladder.kept_clock_mhz < 1305
 
 
 def test_no_lower_clock_is_tried_once_the_window_at_the_default_one_is_gone() -> None:
@@ -128,8 +154,8 @@ def test_no_lower_clock_is_tried_once_the_window_at_the_default_one_is_gone() ->
 def test_a_window_that_lasted_longer_costs_its_whole_time() -> None:
     ladder = trials()
     ladder.measured_default(10_000.0, 400.0, 1410.0)
-    ladder.measured(1305, 10_300.0, 0.0, None, seconds=300.0)
-    assert ladder.cost_seconds == pytest.approx(300.0 * (1410 / 1305 - 1.0))
+    ladder.measured(1200, 10_300.0, 0.0, None, seconds=300.0)
+    assert ladder.cost_seconds == pytest.approx(300.0 * (1410 / 1200 - 1410 / 1305))
 
 
 def test_other_work_at_a_kept_clock_costs_and_trials_begin_again() -> None:

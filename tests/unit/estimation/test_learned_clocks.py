@@ -1,12 +1,12 @@
 """Which clock the next run of a name begins with."""
 
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from slurm_energy.domain.ids import GpuTypeName
-from slurm_energy.domain.trials import OUTDATED, ClockTrial, LearnedClock
+from slurm_energy.domain.trials import OUTDATED, ClockTrial, LearnedClock, NamedTrial
 from slurm_energy.estimation.job_groups import job_group
 from slurm_energy.estimation.learned_clocks import learned_clocks
 
@@ -14,19 +14,7 @@ A100 = GpuTypeName("a100-sxm4-80gb")
 STEADY = job_group("steady", None)
 
 
-@dataclass(frozen=True)
-class Tried:
-    """One trial of a named job."""
-
-    run: int
-    trial: ClockTrial
-    user_id: int = 1000
-    name: str = "steady"
-    script_key: str | None = None
-    ended_at_seconds: float = 5.0
-
-
-def tried(run: int, clock: int = 1110, **changes: Any) -> Tried:
+def tried(run: int, clock: int = 1110, **changes: Any) -> NamedTrial:
     values: dict[str, Any] = {
         "gpu_type": A100,
         "sm_clock_mhz": clock,
@@ -38,10 +26,17 @@ def tried(run: int, clock: int = 1110, **changes: Any) -> Tried:
         "error": 0.003,
         "kept": True,
     }
-    return Tried(run, ClockTrial(**{**values, **changes}))
+    return NamedTrial(
+        run=run,
+        trial=ClockTrial(**{**values, **changes}),
+        user_id=1000,
+        name="steady",
+        script_key=None,
+        ended_at_seconds=5.0,
+    )
 
 
-def learned(*trials: Tried) -> LearnedClock | None:
+def learned(*trials: NamedTrial) -> LearnedClock | None:
     for user_id, name, clocks in learned_clocks(trials):
         if (user_id, name) == (1000, STEADY):
             return clocks.get(A100)
@@ -52,7 +47,8 @@ def test_the_last_clock_that_the_latest_run_kept_is_begun_with() -> None:
     found = learned(tried(2, 1200, slowdown=0.01), tried(2, 1110), tried(1, 900))
     assert found is not None
     assert (found.sm_clock_mhz, found.runs) == (1110, 1)
-    assert found.slowdown == pytest.approx(0.02)
+    assert found.slowdown == pytest.approx(0.018, abs=0.003)
+    assert {one.sm_clock_mhz for one in found.others} == {1200, 900}
 
 
 def test_answers_at_one_clock_from_several_runs_make_the_error_smaller() -> None:
@@ -68,8 +64,18 @@ def test_answers_that_contradict_each_other_make_the_error_larger() -> None:
     assert two.error > 3 * one.error
 
 
-def test_a_latest_run_that_kept_nothing_leaves_the_table() -> None:
-    assert learned(tried(2, kept=False), tried(1)) is None
+def test_several_runs_together_are_sure_of_a_clock_that_none_of_them_could_keep() -> None:
+    unsure: dict[str, Any] = {"slowdown": 0.025, "error": 0.02, "kept": False}
+    one, four = learned(tried(1, **unsure)), learned(*(tried(run, **unsure) for run in (4, 3, 2, 1)))
+    assert one is not None and one.upper > 0.05
+    assert four is not None and four.upper <= 0.05
+
+
+def test_a_window_at_a_lower_clock_says_that_those_above_it_are_no_slower() -> None:
+    found = learned(tried(1, 900, slowdown=0.01, error=0.002), tried(1, 1110, error=0.05), tried(1, 1300, error=0.05))
+    assert found is not None
+    known = {one.sm_clock_mhz: one for one in (found, *found.others)}
+    assert known[1300].upper < known[1110].upper < known[900].upper < 0.015
 
 
 def test_a_latest_run_without_an_answer_leaves_what_was_known_before() -> None:
@@ -96,5 +102,5 @@ def test_nothing_is_learned_of_nothing() -> None:
 
 
 def test_users_and_names_are_kept_apart() -> None:
-    other = Tried(2, tried(2).trial, user_id=1001)
+    other = replace(tried(2), user_id=1001)
     assert {user for user, _, _ in learned_clocks((tried(1), other))} == {1000, 1001}

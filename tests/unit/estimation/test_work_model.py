@@ -150,6 +150,7 @@ def test_names_beyond_those_that_are_fitted_have_estimates_too(monkeypatch: pyte
     assert len(estimates(crowd(random))) == 40
 
 
+@pytest.mark.slow
 def test_one_user_cannot_make_the_picture_of_all_work(monkeypatch: pytest.MonkeyPatch) -> None:
     random = np.random.default_rng(7)
     mine = list(runs_of("mine", HEAVY, {A100: 10}, random))

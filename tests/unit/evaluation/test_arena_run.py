@@ -34,6 +34,7 @@ def test_all_policies_meet_the_same_arrivals(tmp_path: Path) -> None:
     assert len({record.metrics.jobs for record in records}) == 1
 
 
+@pytest.mark.slow
 def test_a_run_is_held_against_bound_and_frontier(tmp_path: Path) -> None:
     found = run_one(make_plan(tmp_path), "greedy", "greedy", 1, with_frontier=True)
     assert found.bounds is not None and found.frontier is not None

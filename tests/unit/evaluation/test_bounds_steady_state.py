@@ -113,6 +113,7 @@ def test_a_load_that_nobody_can_carry_names_the_largest() -> None:
         steady_state_bound(make_world(), {"training": 5.0})
 
 
+@pytest.mark.slow
 @given(seed=SEEDS)
 def test_the_largest_load_can_be_carried_and_no_more(seed: int) -> None:
     world = random_world(Random(seed))
@@ -185,6 +186,7 @@ def test_a_frontier_needs_a_load() -> None:
         energy_latency_frontier(make_world(), frontier_load(0.0), [100.0])
 
 
+@pytest.mark.slow
 @given(seed=SEEDS, share=st.floats(0.05, 0.9))
 def test_a_tighter_limit_never_costs_less(seed: int, share: float) -> None:
     world = random_world(Random(seed))

@@ -56,6 +56,7 @@ def test_a_network_is_made_from_its_checkpoint(checkpoint: Path) -> None:
     assert (rule.name, rule.version, rule.routes) == ("gnn", "2.1", False)
 
 
+@pytest.mark.slow
 def test_clocks_are_the_exact_oracle_s_unless_they_are_learned(checkpoint: Path) -> None:
     """Random weights choose clocks that no oracle would."""
     jobs = lab_jobs()
@@ -67,6 +68,7 @@ def test_clocks_are_the_exact_oracle_s_unless_they_are_learned(checkpoint: Path)
     assert learned.state == ["COMPLETED"] * len(jobs)
 
 
+@pytest.mark.slow
 def test_a_mode_says_what_time_and_energy_are_worth_to_the_jobs(checkpoint: Path) -> None:
     jobs = lab_jobs()
     plain, balanced, saver = (

@@ -205,6 +205,7 @@ def task_inside(graph: ClusterGraph, slot: int) -> tuple[bytes, ...]:
     return as_bytes(graph.queue_block(graph.component_of([slot])))
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_what_is_not_reported_as_changed_is_as_it_was(data: st.DataObject) -> None:
     graph, cache = ClusterGraph({"strange": "a40"}), Cache()

@@ -1,5 +1,7 @@
 """The scale of rewards: in worlds of the package a job costs about 1, whatever their energies in joules are."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 import torch
@@ -22,28 +24,35 @@ def job_source(name: str) -> JobSource:
     return JobSource(world=shipped_world(name), horizon_seconds=HOURS * 3600.0)
 
 
+@cache
+def whole_run(name: str, rule: str) -> tuple[Passage, float, int]:
+    """Return what a run under a rule took, what one of its jobs is worth in J, and their number."""
+    source = job_source(name)
+    workload = source.make(3)
+    found = run(source.world, workload, create_rule(rule), seed=3)
+    waited = float(np.sum(found.started_seconds - found.submitted_seconds))
+    whole = Passage(found.end_seconds, found.total_joules, waited, float(np.sum(found.run_seconds)))
+    return whole, typical_job_joules(source.world, places_of(source.world), source.make(0).jobs), len(workload.jobs)
+
+
 @pytest.mark.parametrize("bookkeeping", ["passage", "assigned"])
 @pytest.mark.parametrize("rule", ["slurm-default", "fixed-clock", "greedy", "total-cost"])
 @pytest.mark.parametrize("name", ["lab", "lab-open", "chsac"])
 def test_a_job_under_a_plain_rule_costs_about_1(name: str, rule: str, bookkeeping: Bookkeeping) -> None:
-    source = job_source(name)
-    world, workload = source.world, source.make(3)
+    whole, scale_joules, jobs = whole_run(name, rule)
     books = RewardAccounting(
         bookkeeping=bookkeeping,
         rewards=RewardWeights(),
-        scale_joules=typical_job_joules(world, places_of(world), source.make(0).jobs),
+        scale_joules=scale_joules,
         common_weights=BALANCED_WEIGHTS,
-        empty_watts=empty_watts(world),
+        empty_watts=empty_watts(shipped_world(name)),
     )
-    found = run(world, workload, create_rule(rule), seed=3)
-    waited = float(np.sum(found.started_seconds - found.submitted_seconds))
-    whole = Passage(found.end_seconds, found.total_joules, waited, float(np.sum(found.run_seconds)))
     assert books.scale_joules > 1e5
-    assert LEAST < -books.reward(whole, 0.0, ()) / len(workload.jobs) < MOST
+    assert LEAST < -books.reward(whole, 0.0, ()) / jobs < MOST
 
 
 @pytest.mark.parametrize("bookkeeping", ["passage", "assigned"])
-@pytest.mark.parametrize("name", ["lab", "lab-open"])
+@pytest.mark.parametrize("name", ["lab", pytest.param("lab-open", marks=pytest.mark.slow)])
 def test_rewards_of_an_untrained_network_are_of_the_order_of_1(name: str, bookkeeping: Bookkeeping) -> None:
     """Those by passage differ most: a long gap between two decisions is charged to one of them."""
     settings = EpisodeSettings(world=name, hours=HOURS, bookkeeping=bookkeeping)

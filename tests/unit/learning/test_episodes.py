@@ -106,6 +106,7 @@ def test_weights_scale_time_and_energy_and_balanced_ones_change_nothing() -> Non
     assert weighted(PRICES, (0.5, 0.5)) == PRICES
 
 
+@pytest.mark.slow
 def test_jobs_draw_their_weights_whatever_is_done_with_them() -> None:
     def drawn(chosen: EpisodeSettings, **options: int) -> list[tuple[float, float]]:
         steps = sorted(episode(chosen, **options), key=lambda step: _column(step, "estimated_seconds"))
@@ -174,6 +175,7 @@ def test_moments_share_a_state_in_which_nothing_changed() -> None:
         assert same or step.moment.state is not following.moment.state
 
 
+@pytest.mark.slow
 def test_the_same_draws_give_the_same_episode_and_others_another() -> None:
     sampled = settings(actions="sampled")
     first, again, other = episode(sampled), episode(sampled), episode(sampled, draws=1)
@@ -233,6 +235,7 @@ def test_active_energy_is_counted_over_restarts_and_agrees_with_the_record_of_th
     assert sum(read) == pytest.approx(whole, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_a_collector_travels_and_runs_the_weights_it_is_given() -> None:
     collector = pickle.loads(pickle.dumps(EpisodeCollector(config=SMALL, settings=settings(actions="sampled"))))
     network = small_network(5)

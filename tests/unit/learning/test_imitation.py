@@ -90,6 +90,7 @@ def test_the_same_seed_gives_the_same_weights() -> None:
         assert torch.equal(mine, theirs)
 
 
+@pytest.mark.slow
 def test_each_epoch_is_told_and_the_loss_falls() -> None:
     told: list[ImitationProgress] = []
     examples = demonstrations(seed=1, count=24)

@@ -94,6 +94,7 @@ def test_a_training_writes_a_checkpoint_that_says_what_it_is(trained: tuple[Path
     assert sorted(path.name for path in folder.parent.iterdir()) == ["first", "network.toml"]
 
 
+@pytest.mark.slow
 def test_the_arena_runs_what_was_trained(trained: tuple[Path, CheckpointMetadata]) -> None:
     folder, _ = trained
     world = shipped_world("lab")

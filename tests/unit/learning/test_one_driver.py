@@ -55,7 +55,7 @@ def stepped(environment: ClusterEnvironment, steps: list[DecisionStep], seed: in
         job, view = environment.job, environment.view
         assert job is not None
         graph.update(view.snapshot_without(job))
-        options = reader.options(job, view, graph, with_clocks=False)
+        options = reader.options(job, view, graph.partition_index, with_clocks=False)
         vector = job_columns(job, view, graph.facts)
         assert view.now_seconds == step.moment.seconds
         assert bits(whole_blocks(graph)) == bits(step.moment.state)

@@ -10,8 +10,12 @@ import tiny_learner
 import torch
 
 from slurm_energy.errors import TrainingError
+from slurm_energy.learning.algorithms import LearnerParts
+from slurm_energy.learning.experience import Learner, alone
 from slurm_energy.learning.round_training import train_in_rounds
-from slurm_energy.learning.training_settings import resumed_settings, training_settings
+from slurm_energy.learning.training_settings import TrainingSettings, resumed_settings, training_settings
+from slurm_energy.learning.training_state import read_state, restore_learner
+from slurm_energy.policy.gnn.network import create_network
 from slurm_energy.settings import toml_text
 
 TABLES: dict[str, dict[str, dict[str, Any]]] = {
@@ -48,6 +52,34 @@ def gone_on(whole: Path, folder: Path, change: Callable[[State], object]) -> Non
     change(document["learners"][0])
     torch.save(document, folder / "state.pt")
     train_in_rounds(resumed_settings(folder, None, {"rounds": 2}), folder, resumes=True)
+
+
+@pytest.fixture(scope="module")
+def learners(made: dict[str, Path]) -> dict[str, Learner]:
+    """Return a learner of each algorithm as it is before its state is restored."""
+    return {name: learner_of(resumed_settings(folder, None, {"rounds": 2})) for name, folder in made.items()}
+
+
+def learner_of(settings: TrainingSettings) -> Learner:
+    network = create_network(settings.network, settings.run.seed)
+    parts = LearnerParts(
+        network=network,
+        settings=settings.learner,
+        episodes=settings.episodes,
+        seed=settings.run.seed,
+        averaging=alone,
+    )
+    return settings.algorithm.learner(parts)
+
+
+def restored(learner: Learner, whole: Path, folder: Path, change: Callable[[State], object]) -> None:
+    """Change the state in a copy of a training's folder, and restore the learner from it."""
+    folder.mkdir()
+    shutil.copy(whole / "state.previous.pt", folder)
+    document = torch.load(whole / "state.pt", weights_only=True)
+    change(document["learners"][0])
+    torch.save(document, folder / "state.pt")
+    restore_learner(learner, read_state(folder), 0, folder)
 
 
 def weights(state: State) -> State:
@@ -100,17 +132,19 @@ OF_ONE: dict[tuple[str, str], Callable[[State], object]] = {
 
 @pytest.mark.parametrize("how", OF_ALL)
 @pytest.mark.parametrize("name", TABLES)
-def test_a_state_that_is_none_is_told_as_damage(name: str, how: str, made: dict[str, Path], tmp_path: Path) -> None:
+def test_a_state_that_is_none_is_told_as_damage(
+    name: str, how: str, made: dict[str, Path], learners: dict[str, Learner], tmp_path: Path
+) -> None:
     with pytest.raises(TrainingError, match=r"state\.pt is damaged: .*ends after round 0: `cp .*state\.previous\.pt "):
-        gone_on(made[name], tmp_path / "copy", OF_ALL[how])
+        restored(learners[name], made[name], tmp_path / "copy", OF_ALL[how])
 
 
 @pytest.mark.parametrize(("name", "how"), OF_ONE)
 def test_what_an_algorithm_keeps_beside_weights_is_looked_at(
-    name: str, how: str, made: dict[str, Path], tmp_path: Path
+    name: str, how: str, made: dict[str, Path], learners: dict[str, Learner], tmp_path: Path
 ) -> None:
     with pytest.raises(TrainingError, match=r"state\.pt is damaged: "):
-        gone_on(made[name], tmp_path / "copy", OF_ONE[name, how])
+        restored(learners[name], made[name], tmp_path / "copy", OF_ONE[name, how])
 
 
 @pytest.mark.parametrize("name", TABLES)

@@ -88,6 +88,7 @@ def test_the_same_seed_gives_the_same_weights_and_another_one_others(config: Pat
     assert without_times(rows(tmp_path / "first")) == without_times(rows(tmp_path / "again"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stopped_after", [2, 3])
 def test_a_training_that_goes_on_ends_as_one_that_was_never_stopped(
     stopped_after: int, config: Path, tmp_path: Path

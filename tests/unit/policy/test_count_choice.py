@@ -1,5 +1,7 @@
 """Numbers of GPUs: what the rule chooses of those that were named, and what the guard lets through."""
 
+from collections.abc import Sequence
+from math import nan
 from typing import Any
 
 import pytest
@@ -11,8 +13,10 @@ from slurm_energy.domain.decision import EnergyDecision, PolicyAnswer, Reason, R
 from slurm_energy.domain.gpu_count import GpuCountOption, GpuScaling
 from slurm_energy.domain.job import EnergyMode, EnergyOptions, JobRequest
 from slurm_energy.estimation.gpu_scaling import scaling_of_runs
-from slurm_energy.policy.base import Case
+from slurm_energy.policy.base import Case, CountCost
+from slurm_energy.policy.gnn.priced_answers import PricedRule
 from slurm_energy.policy.guard import decision_entry
+from slurm_energy.policy.registry import create_policy, create_rule, rule_names
 from slurm_energy.wire.messages import decision_reply, parse_submitted_job
 
 WELL = GpuScaling(log_loss=-5.0, doubt=0.1, counts=(2, 4))
@@ -243,3 +247,54 @@ def test_run_times_with_two_numbers_of_gpus_tell_how_work_scales() -> None:
     assert one_each is not None
     assert one_each.doubt > perfect.doubt * 0.3
     assert one_each.speedup(4) / one_each.speedup(2) == pytest.approx(1.6, rel=0.1)
+
+
+def priced(settings: str = "total-cost", **changes: Any) -> Any:
+    config = make_config(name=settings, **changes)
+    return {"policy": create_policy(config), "config": config}
+
+
+HOUR = RuntimeEstimate(seconds=3600.0, upper_seconds=5400.0, source="history", runs=4, gpus=4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "gpus"), [("total-cost:V=0", 1), ("total-cost:V=20000", 8)], ids=["time is free", "time is dear"]
+)
+def test_a_policy_that_weighs_numbers_of_gpus_chooses_by_its_own_prices(settings: str, gpus: int) -> None:
+    scaling = GpuScaling(log_loss=-2.0, doubt=0.1, counts=(2, 4))
+    decision = decide(ranged_job(4), snapshot=large_nodes(), scaling=scaling, runtime=HOUR, **priced(settings))
+    assert decision.gpus == gpus
+    assert any("the least cost of partition, number and clock together" in note for note in decision.notes)
+
+
+def test_a_policy_weighs_nothing_before_runs_tell_how_the_job_scales_and_where_the_site_wants_the_rule() -> None:
+    once = GpuScaling(log_loss=-1.7, doubt=1.0, counts=(4,))
+    free = priced("total-cost:V=0")
+    assert decide(ranged_job(4), snapshot=large_nodes(), scaling=once, runtime=HOUR, **free).gpus == 2
+    by_rule = priced("total-cost:V=0", gpu_count="rule")
+    assert decide(ranged_job(4), snapshot=large_nodes(), scaling=WELL, runtime=HOUR, **by_rule).gpus == 8
+
+
+def test_a_policy_that_weighs_no_numbers_or_fails_at_it_leaves_them_to_the_rule() -> None:
+    class Failing(AnswerPolicy):
+        def count_costs(self, cases: Sequence[Case]) -> Sequence[CountCost]:
+            raise RuntimeError(f"{len(cases)} cases")
+
+    class Foreign(AnswerPolicy):
+        def count_costs(self, cases: Sequence[Case]) -> Sequence[CountCost]:
+            return [CountCost(gpus=3, joules=0.0, has_room=True), CountCost(gpus=4, joules=nan, has_room=True)]
+
+    for policy in (AnswerPolicy(PolicyAnswer()), Failing(PolicyAnswer()), Foreign(PolicyAnswer())):
+        assert decide(ranged_job(4), policy=policy, snapshot=large_nodes(), scaling=BADLY, runtime=HOUR).gpus == 1
+
+
+def test_a_number_with_room_now_is_preferred_to_a_cheaper_one_without() -> None:
+    busy = make_snapshot(make_node("a100-1", "a100", "a100", count=8, allocated=6))
+    scaling = GpuScaling(log_loss=-2.0, doubt=0.1, counts=(2, 4))
+    dear = priced("total-cost:V=20000")
+    assert decide(ranged_job(4), snapshot=busy, scaling=scaling, runtime=HOUR, **dear).gpus == 2
+
+
+def test_only_policies_whose_costs_can_be_compared_between_numbers_weigh_them() -> None:
+    assert {name for name in rule_names() if create_rule(name).weighs_counts} == {"total-cost"}
+    assert not PricedRule.weighs_counts, "the network has not learned prices of other numbers"

@@ -124,6 +124,7 @@ def test_a_page_escapes_hostile_names() -> None:
     assert "it could not &lt;b&gt;be&lt;/b&gt;" in text
 
 
+@pytest.mark.slow
 def test_the_same_comparison_makes_the_same_page() -> None:
     assert page() == page()
 

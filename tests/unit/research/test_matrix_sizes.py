@@ -159,6 +159,7 @@ def test_where_every_run_failed_there_is_neither_table_nor_plot(tmp_path: Path) 
     assert [file.name for file in tmp_path.glob("*.svg")] == ["tum128.svg"]
 
 
+@pytest.mark.slow
 def test_the_plot_is_the_same_bytes_each_time(tmp_path: Path) -> None:
     for folder in ("a", "b"):
         write_plots(tmp_path / folder, (SECTION,), results_with(made_up(net=AS_ASKED, first=ALL_HIGH)))
@@ -188,6 +189,7 @@ def test_only_the_section_with_matrix_products_has_a_case_for_it() -> None:
     assert set(RULES) <= set(TUM.cases[0].rules)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("runs_in_this_process")
 def test_the_section_runs_rules_and_candidates_and_keeps_what_is_known() -> None:
     candidates = [candidate_of("mine::tum128::edp"), candidate_of("elsewhere::frontier::edp")]

@@ -152,6 +152,7 @@ def test_plots_are_the_same_bytes_each_time(tmp_path: Path) -> None:
     assert one == two and b"<svg" in one
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("runs_in_this_process")
 def test_a_small_section_runs_from_world_to_page_and_known_runs_are_kept(tmp_path: Path) -> None:
     world = world_in(tmp_path)

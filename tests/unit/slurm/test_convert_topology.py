@@ -64,6 +64,7 @@ def test_switches_in_a_circle_and_unreadable_lists_are_left_out() -> None:
     assert topology.leaf_by_node == {}
 
 
+@pytest.mark.slow
 def test_an_endless_list_is_cut_off() -> None:
     text = "\n".join(f"SwitchName=s{number} Nodes=n{number}" for number in range(MAX_SWITCHES + 5))
     assert len(convert_topology(text).switches) == MAX_SWITCHES

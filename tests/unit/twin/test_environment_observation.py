@@ -135,6 +135,7 @@ def test_a_graph_needs_torch_geometric(monkeypatch: pytest.MonkeyPatch) -> None:
         make_environment(make_world(), make_job(1), observation="graph")
 
 
+@pytest.mark.slow
 def test_a_graph_has_a_vertex_for_every_legal_placement() -> None:
     pytest.importorskip("torch_geometric", reason="torch_geometric is not installed")
     world = make_world(make_pool("first"), make_pool("second"))

@@ -135,6 +135,7 @@ def _living(of_class: type[Any]) -> int:
     return sum(type(each) is of_class for each in gc.get_objects())
 
 
+@pytest.mark.slow
 def test_memory_of_a_run_is_given_back_without_the_collector() -> None:
     """Jobs that ended, that run and that wait alike."""
     gc.collect()

@@ -5,7 +5,9 @@ through a snapshot of it as the daemon has one. Every answer of every rule must 
 """
 
 import pickle
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from math import inf
 from random import Random
@@ -22,9 +24,10 @@ from slurm_energy.daemon.snapshot.feed import SnapshotCopy
 from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import PolicyAnswer, Reason
 from slurm_energy.domain.ids import DecisionId, PartitionName
+from slurm_energy.domain.job import EnergyMode
 from slurm_energy.policy.base import Case, DetachablePolicy, FollowingPolicy
 from slurm_energy.policy.guard import Guard
-from slurm_energy.policy.jobs import WaitingJob
+from slurm_energy.policy.jobs import JobAsSubmitted, WaitingJob
 from slurm_energy.policy.placement import AT_SUBMISSION, ClusterView, OptionTable, PlacementRule
 from slurm_energy.policy.registry import create_policy, create_rule, policy_names, rule_names
 from slurm_energy.policy.site.candidates import asked_partitions, has_idle_room
@@ -63,6 +66,12 @@ class TwinAtSubmission:
 
     def options(self, job: WaitingJob) -> OptionTable:
         return self._table
+
+    def snapshot_without(self, job: WaitingJob) -> ClusterSnapshot:
+        return self._view.snapshot_without(self._job)
+
+    def submission(self, job: WaitingJob) -> JobAsSubmitted:
+        return self._view.submission(self._job)
 
     def allowed_places(self, job: WaitingJob) -> tuple[int, ...]:
         return self._view.allowed_places(self._job)
@@ -184,6 +193,8 @@ def seen_in_a_snapshot(snapshot: ClusterSnapshot, view: TwinView, job: Job) -> t
     )
     limit, options = request.time_limit_minutes, request.options
     return seen, SubmittedJob(
+        request=request,
+        runtime=view.submission(job).runtime,
         gpu_counts=(gpus,),
         submitted_seconds=request.submitted_at_seconds - 1.0,  # the twin's time 0 is Unix second 1
         estimated_units=job.estimated_units,
@@ -202,10 +213,10 @@ class Twice(FirstFit):
 
     routes = True
 
-    def __init__(self) -> None:
+    def __init__(self, made: Mapping[str, Callable[[], PlacementRule]]) -> None:
         super().__init__()
         self._source = SnapshotSource()
-        self._pairs = [(text, create_rule(text), create_rule(text)) for text in RULES]
+        self._pairs = [(text, make(), make()) for text, make in made.items()]
         self._begun = False
         self.asked = 0
         self.answers: set[tuple[str, object]] = set()
@@ -234,15 +245,30 @@ def _answers(rule: PlacementRule, job: SubmittedJob, view: ClusterView) -> tuple
     return routed, rule.place(job, view) if any(view.room(job)) else None
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, WORLDS))])
-def test_every_rule_answers_alike_in_the_twin_and_on_a_snapshot(seed: int) -> None:
+def answered_alike(made: Mapping[str, Callable[[], PlacementRule]], seed: int) -> None:
+    """Ask every rule about the jobs of one world, in the twin and on snapshots."""
     random = Random(seed)
     world = random_site(random)
-    rule = Twice()
+    rule = Twice(made)
     drive(make_engine(world, random_jobs(random, world, JOBS // WORLDS), rule, seed=seed), rule, lambda _: None)
     assert rule.asked == JOBS // WORLDS
     several = {text for text, _ in rule.answers if len({a for t, a in rule.answers if t == text}) > 1}
-    assert several == set(RULES), "each rule gives different answers to different jobs"
+    assert several == set(made), "each rule gives different answers to different jobs"
+
+
+WORLD_SEEDS = [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, WORLDS))]
+
+
+@pytest.mark.parametrize("seed", WORLD_SEEDS)
+def test_every_rule_answers_alike_in_the_twin_and_on_a_snapshot(seed: int) -> None:
+    answered_alike({text: partial(create_rule, text) for text in RULES}, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(WORLDS))
+def test_every_network_answers_alike_in_the_twin_and_on_a_snapshot(seed: int) -> None:
+    pytest.importorskip("torch", reason="torch is not installed: the daemon extra has it")
+    answered_alike(network_rules(), seed)
 
 
 @pytest.mark.parametrize("name", policy_names())
@@ -263,6 +289,22 @@ def test_a_network_decides_alike_in_the_arena_and_from_a_process_of_its_own(kind
     )
     answers = decided_alike(network_policy(kind), OwnProcess(network_policy(kind)), config, seed=kind, jobs=8)
     assert len(answers) > 1
+
+
+def network_rules() -> dict[str, Callable[[], PlacementRule]]:
+    """Return what makes each kind of network as a rule, and prices as each base has them."""
+    from slurm_energy.policy.gnn.configuration import NetworkConfig  # torch, where it is installed
+    from slurm_energy.policy.gnn.network import create_network
+    from slurm_energy.policy.gnn.priced_answers import PricedRule
+    from slurm_energy.policy.gnn.serving import NetworkPrices, ServedPrices
+
+    network = create_network(NetworkConfig(hidden=12, heads=6, quantiles=4, policy="prices"), seed=3)
+    return {
+        "options": partial(network_policy, "options"),
+        "options and clocks": partial(network_policy, "options and clocks"),
+        "prices by settings": lambda: PricedRule(partial(NetworkPrices, network), refresh_seconds=20.0),
+        "prices by mode": lambda: PricedRule(partial(ServedPrices, network), EnergyMode.BALANCED, refresh_seconds=20.0),
+    }
 
 
 def network_policy(kind: str) -> Any:

@@ -185,6 +185,7 @@ def test_power_and_energy_are_those_of_the_state_of_nodes_and_jobs(chosen: Featu
     check_energy(make_engine(world, random_jobs(chosen, world, JOBS), rule, seed=chosen.seed, horizon=horizon), rule)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32), st.booleans(), st.sampled_from((60.0, 90.0)))
 def test_power_and_energy_of_plain_jobs_are_those_of_their_state(seed: int, routes: bool, busy_watts: float) -> None:
     random = Random(seed)

@@ -87,7 +87,7 @@ def test_changing_nothing_is_what_slurm_does() -> None:
 
 def test_an_open_site_sends_jobs_that_name_no_partition_elsewhere_and_none_is_lost() -> None:
     jobs = [make_job(number, partitions=()) for number in range(40)]
-    closed, opened = served("daemon/oracle", *jobs), served("daemon/oracle:open=1", *jobs)
+    closed, opened = served("daemon/oracle:exchange=0", *jobs), served("daemon/oracle:open=1", *jobs)
     assert set(closed.place) == {0}
     assert len(set(opened.place)) > 1
     assert opened.state == ["COMPLETED"] * 40
@@ -148,8 +148,8 @@ def test_a_request_says_what_the_job_says() -> None:
     [
         ("daemon/orcale", PolicyError, "does not exist"),
         ("daemon/oracle:speed=1", ConfigError, "has no setting 'speed"),
-        ("daemon/oracle:max_slowdown=3", ConfigError, "out of bound"),
-        ("daemon/oracle:max_slowdown=nan", ConfigError, "out of bound"),
+        ("daemon/oracle:exchange=0,max_slowdown=3", ConfigError, "out of bound"),
+        ("daemon/oracle:exchange=0,max_slowdown=nan", ConfigError, "out of bound"),
         ("daemon/oracle:open=maybe", ConfigError, "not a number"),
     ],
 )
@@ -232,9 +232,13 @@ def lstm_jobs(names: tuple[str, ...], count: int, **changes: object) -> tuple[Jo
 def test_a_served_policy_learns_what_a_name_costs_and_ends_where_it_is_cheap() -> None:
     world = light_world()
     named = run(
-        world, Workload(name="jobs", jobs=lstm_jobs(("lstm-a", "lstm-b"), 80)), create_contender("daemon/oracle")
+        world,
+        Workload(name="jobs", jobs=lstm_jobs(("lstm-a", "lstm-b"), 80)),
+        create_contender("daemon/oracle:exchange=0"),
     )
-    nameless = run(world, Workload(name="jobs", jobs=lstm_jobs(("",), 80)), create_contender("daemon/oracle"))
+    nameless = run(
+        world, Workload(name="jobs", jobs=lstm_jobs(("",), 80)), create_contender("daemon/oracle:exchange=0")
+    )
     h100 = named.places.index("h100")
     # By data sheets an H100 is the cheapest; of this work it draws more than it saves in time.
     assert set(nameless.place.tolist()) == {h100}
@@ -244,7 +248,7 @@ def test_a_served_policy_learns_what_a_name_costs_and_ends_where_it_is_cheap() -
 
 
 def test_what_a_run_learned_is_forgotten_by_the_next() -> None:
-    world, rule = light_world(), create_contender("daemon/oracle")
+    world, rule = light_world(), create_contender("daemon/oracle:exchange=0")
     workload = Workload(name="jobs", jobs=lstm_jobs(("lstm-a",), 40))
     first, second = run(world, workload, rule), run(world, workload, rule)
     assert first.place.tolist() == second.place.tolist()
@@ -252,7 +256,7 @@ def test_what_a_run_learned_is_forgotten_by_the_next() -> None:
 
 def test_a_name_that_only_fails_on_a_type_is_not_sent_there_again() -> None:
     jobs = lstm_jobs(("lstm-a",), 60, fails_after_units=300.0)
-    outcome = run(light_world(), Workload(name="jobs", jobs=jobs), create_contender("daemon/oracle"))
+    outcome = run(light_world(), Workload(name="jobs", jobs=jobs), create_contender("daemon/oracle:exchange=0"))
     assert set(outcome.state) == {"FAILED"}
     h100 = outcome.places.index("h100")
     assert outcome.place[0] == h100

@@ -128,6 +128,7 @@ def test_being_refused_never_raises_the_score() -> None:
     assert "score" not in learner(small_network(1)).absorb([replace(step, granted=-1) for step in steps])
 
 
+@pytest.mark.slow
 def test_two_ranks_go_where_one_with_all_their_steps_goes() -> None:
     """Ranks that were cut to a few steps must not count as much as those with many."""
     few, many = seen(1, jobs=3), seen(2, jobs=30)

@@ -189,6 +189,7 @@ def test_a_restored_learner_goes_on_exactly_as_the_one_that_was_not_broken_off()
     assert [learner.absorb(steps) for steps in rounds] == told
 
 
+@pytest.mark.slow
 def test_a_state_does_not_change_with_the_learner_and_is_read_without_running_code() -> None:
     network = small_network(1)
     learner = PolicyGradientLearner(network, QUICK, seed=0)
@@ -220,6 +221,7 @@ def test_only_what_is_meant_to_learn_gets_a_gradient() -> None:
         assert name in reached or torch.equal(parameter, before[name])
 
 
+@pytest.mark.slow
 def test_the_value_s_loss_moves_no_policy_head_and_the_surrogate_no_value_head() -> None:
     def moved(settings: PolicyGradientSettings, constant: bool) -> set[str]:
         network = small_network(1)
@@ -239,6 +241,7 @@ def test_the_value_s_loss_moves_no_policy_head_and_the_surrogate_no_value_head()
     assert [name for name in value if name.startswith("decision.value.")]
 
 
+@pytest.mark.slow
 def test_all_ranks_take_equally_many_updates_and_stop_together() -> None:
     def calls(count: int, settings: PolicyGradientSettings, divergence_of_others: float) -> int:
         number = 0
@@ -273,6 +276,7 @@ def test_the_round_ends_when_the_policy_has_gone_too_far() -> None:
     assert 1.0 <= updates(0.001) < 15.0
 
 
+@pytest.mark.slow
 def test_minibatches_that_are_worked_out_in_parts_give_the_same_gradients() -> None:
     def weights(most: int) -> dict[str, torch.Tensor]:
         network = small_network(1)

@@ -27,6 +27,7 @@ def test_the_loss_is_the_sum_that_defines_it(quantiles: int, goals: int) -> None
     assert float(found) == pytest.approx(by_loops(predicted, target))
 
 
+@pytest.mark.slow
 def test_the_quantiles_of_a_distribution_are_recovered() -> None:
     generator = torch.Generator().manual_seed(0)
     predicted = torch.zeros(1, 8, requires_grad=True)

@@ -187,6 +187,7 @@ def test_a_state_does_not_change_with_the_learner() -> None:
     assert same_weights(learner.acting, acting)
 
 
+@pytest.mark.slow
 def test_ranks_with_different_episodes_stay_alike() -> None:
     settings = replace(QUICK, constraints=ConstraintSettings(latency_target_seconds=20.0))
     steps = seen_steps()

@@ -20,7 +20,7 @@ def test_the_target_is_a_share_of_what_the_open_options_allow() -> None:
     assert float(target_entropy(torch.tensor([True]), torch.tensor([0]), 1, 0.5)) == 0.0
 
 
-@pytest.mark.parametrize("share", [0.3, 0.6, 0.98])
+@pytest.mark.parametrize("share", [0.6, *(pytest.param(share, marks=pytest.mark.slow) for share in (0.3, 0.98))])
 def test_a_bandit_reaches_its_target_from_either_side(share: float) -> None:
     for first in (0.02, 3.0):
         temperature = Temperature(TemperatureSettings(entropy_share=share, first=first, learning_rate=0.05))

@@ -135,6 +135,7 @@ def test_capacity_and_batch_are_those_of_the_paper_s_table() -> None:
     assert (settings.capacity, settings.batch_size) == (200_000, 256)
 
 
+@pytest.mark.slow
 def test_a_replay_of_the_paper_s_size_holds_the_newest_and_nothing_of_those_before() -> None:
     settings, extra = SoftActorCriticSettings(), 500
     first, others = seen_moment(0), [seen_moment(number) for number in range(1, 9)]

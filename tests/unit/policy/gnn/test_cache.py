@@ -50,6 +50,7 @@ def _short_steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_after_any_changes_the_kept_state_equals_a_full_computation(data: st.DataObject) -> None:
     snapshot = data.draw(snapshots())

@@ -54,6 +54,7 @@ def choose(one: NetworkChooser, options: list[RunOption]) -> Choice:
     return choice
 
 
+@pytest.mark.slow
 def test_the_order_of_the_options_does_not_change_which_one_is_chosen() -> None:
     one = chooser()
     one.follow_at_once(snapshot())
@@ -122,6 +123,7 @@ def test_weights_that_are_not_finite_are_refused_and_never_answered(where: str) 
         one.choose(JOB, [option(0), option(1)])
 
 
+@pytest.mark.slow
 def test_until_a_snapshot_is_followed_to_its_end_answers_are_those_of_the_one_before() -> None:
     one = chooser()
     before, after = snapshot(), snapshot(nodes=6, jobs=9)

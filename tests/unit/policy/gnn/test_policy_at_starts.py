@@ -18,6 +18,7 @@ from slurm_energy.evaluation.metrics import Metrics
 from slurm_energy.graph.blocks import Floats
 from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.graph.options import RunOption
+from slurm_energy.graph.partitions import ClusterFacts
 from slurm_energy.graph.schema import TASK, column
 from slurm_energy.policy.gnn.configuration import Clocks
 from slurm_energy.policy.gnn.policy import GnnPolicy
@@ -57,6 +58,12 @@ class FakeChooser:
     snapshots: list[ClusterSnapshot] = field(default_factory=list)
     vectors: list[Floats] = field(default_factory=list)
     options: list[Sequence[RunOption]] = field(default_factory=list)
+
+    @property
+    def cluster_facts(self) -> ClusterFacts:
+        return ClusterFacts(
+            self.graph.partition_index, self.graph.facts, self.graph.members.sums(self.graph.nodes.store)
+        )
 
     def follow_at_once(self, snapshot: ClusterSnapshot) -> None:
         self.snapshots.append(snapshot)
@@ -207,7 +214,7 @@ def test_random_choices_lose_no_job_and_are_never_changed_by_the_guard() -> None
     assert {*outcome.gpus.tolist()} == {1, 2, 4}
 
 
-@pytest.mark.parametrize("clocks", ["oracle", "learned"])
+@pytest.mark.parametrize("clocks", ["learned", pytest.param("oracle", marks=pytest.mark.slow)])
 def test_the_same_weights_do_the_same_twice_and_others_do_otherwise(clocks: Clocks) -> None:
     def outcome(seed: int) -> Outcome:
         return run_jobs(WORLD, some_jobs(12), network_rule(seed, clocks))

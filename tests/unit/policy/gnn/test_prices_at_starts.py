@@ -1,5 +1,6 @@
 """Learned prices where jobs are placed when they can start: what the network says is what the optimiser pays."""
 
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from slurm_energy.evaluation.contenders import create_contender
 from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.graph.partitions import ClusterFacts
 from slurm_energy.learning.prices.collector import ExploringPriceRule
+from slurm_energy.learning.prices.settings import PriceEpisodeSettings
 from slurm_energy.policy.gnn import priced_answers
 from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.gnn.network import create_network
@@ -107,6 +109,22 @@ def test_the_arena_makes_it_from_text() -> None:
         create_contender("learned-price:V=5")
     with pytest.raises(ConfigError, match="no setting"):
         create_contender("learned-price:checkpoint=shipped,speed=1")
+
+
+def test_jobs_of_the_arena_can_pay_by_their_mode_as_those_of_the_daemon_do() -> None:
+    rule = create_contender("learned-price:checkpoint=shipped,by_mode=1")
+    outcome = run(TOY, toy_jobs(seed=3, count=12), rule)
+    assert outcome.state.count("COMPLETED") == 12
+    with pytest.raises(ConfigError, match="V has no effect"):
+        create_contender("learned-price:checkpoint=shipped,by_mode=1,V=5")
+
+
+def test_prices_can_be_learned_from_jobs_that_pay_by_their_mode() -> None:
+    network = create_network(NetworkConfig(policy="prices", hidden=12, pooling="coarsening"), seed=4).eval()
+    rule = ExploringPriceRule(network, PriceEpisodeSettings(world="", by_mode=True), Random(1))
+    outcome = run(TOY, toy_jobs(seed=3, count=12), rule)
+    steps, cost = rule.steps(outcome.end_seconds)
+    assert len(steps) == 12 and cost > 0.0
 
 
 def test_arena_training_and_daemon_ask_one_class(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,7 +111,14 @@ def test_a_cluster_of_cpus_is_served(partitions: int, policy: Policy) -> None:
         assert Reason.POLICY_ERROR not in decision.reasons
 
 
-@pytest.mark.parametrize(("world", "hours"), [("philly-a100", 12.0), ("tum128", 1.0), ("chsac-wakeup", 1.0)])
+@pytest.mark.parametrize(
+    ("world", "hours"),
+    [
+        ("tum128", 1.0),
+        pytest.param("philly-a100", 12.0, marks=pytest.mark.slow),
+        pytest.param("chsac-wakeup", 1.0, marks=pytest.mark.slow),
+    ],
+)
 def test_its_prices_depend_on_the_state_and_on_the_job(world: str, hours: float) -> None:
     network, _ = load_network(shipped_folder())
     settings = PriceEpisodeSettings(world=world, hours=hours, refresh_seconds=1800.0)

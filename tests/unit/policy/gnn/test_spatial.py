@@ -252,7 +252,7 @@ def test_gradient_reaches_every_parameter(attention: bool) -> None:
 
 
 @pytest.mark.parametrize("attention", [True, False])
-@pytest.mark.parametrize("edge_types", [1, 3])
+@pytest.mark.parametrize("edge_types", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_gradients_are_those_of_finite_differences(attention: bool, edge_types: int) -> None:
     conv, graph = make_conv(edge_types=edge_types, attention=attention), Graph()
     inputs = (graph.x, graph.edge_x, graph.edge_weight, *conv.parameters())

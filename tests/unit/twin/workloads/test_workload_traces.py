@@ -217,6 +217,7 @@ def test_published_trace_is_recognised_and_loads_whole(file: str, format_name: F
     assert (len(found.jobs), found.bad_rows) == (jobs, 0)
 
 
+@pytest.mark.slow
 def test_philly_trace_is_recognised_loads_whole_and_has_its_known_figures(tmp_path: Path) -> None:
     path = write_philly_jobs(tmp_path)
     assert recognised_format(path) == "philly"

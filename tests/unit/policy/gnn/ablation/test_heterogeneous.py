@@ -53,6 +53,7 @@ def test_messages_reach_every_kind_of_vertex_and_every_relation_goes_both_ways(g
             assert torch.equal(backwards.flip(0), data[source, relation, target].edge_index)
 
 
+@pytest.mark.slow
 def test_the_times_are_those_of_so_many_passes_over_the_whole_graph(graph: ClusterGraph) -> None:
     times = time_peer(graph, runs=4, limit_seconds=60.0)
     assert len(times.seconds) == 4

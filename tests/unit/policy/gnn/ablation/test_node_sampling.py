@@ -179,6 +179,7 @@ def ratios(size: float, draws: int) -> tuple[Doubles, Doubles, float, float]:
     return above / below, below, float(value.sum() / weight.sum()), float(weight.sum())
 
 
+@pytest.mark.slow
 def test_the_bias_of_attention_means_is_there_and_falls_as_one_over_the_size() -> None:
     draws = 3000
     bias, noise = {}, {}

@@ -73,6 +73,7 @@ def test_a_busy_cluster_is_sampled_less() -> None:
     assert busy.link_rate < idle.link_rate
 
 
+@pytest.mark.slow
 def test_sums_by_partition_keep_the_statistics_of_the_full_graph() -> None:
     nodes, draws = make_cluster(256, 5), 400
     columns = np.stack([np.ones(256), nodes.devices, nodes.gpus_free, nodes.degree], axis=1)

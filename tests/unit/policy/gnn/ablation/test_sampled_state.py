@@ -194,6 +194,7 @@ def test_maxima_are_those_of_the_whole_state() -> None:
     assert float(expected.critical[0]) > 0.0
 
 
+@pytest.mark.slow
 def test_nodes_and_jobs_of_a_partition_that_is_up_are_counted_without_bias() -> None:
     graph, generator, draws = large_graph(), np.random.default_rng(2), 300
     counted = np.zeros((draws, 2))

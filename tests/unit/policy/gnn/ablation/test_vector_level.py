@@ -192,6 +192,7 @@ def swapped(blocks: Blocks, decision: DecisionBlock) -> tuple[Blocks, DecisionBl
     )
 
 
+@pytest.mark.slow
 def test_the_order_of_partitions_changes_its_answer_and_not_that_of_the_graph_network() -> None:
     blocks, decision = random_state(), random_decision()
     other, asked = swapped(blocks, decision)

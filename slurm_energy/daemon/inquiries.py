@@ -1,0 +1,111 @@
+"""What people and monitors ask the daemon: whether it is there, its state, its metrics, and what is recorded."""
+
+import asyncio
+import json
+import time
+from pathlib import Path
+
+from slurm_energy import __version__
+from slurm_energy.daemon.doors.callers import Peer
+from slurm_energy.daemon.doors.reports import nodes_summary
+from slurm_energy.daemon.recorder.entries import STREAMS
+from slurm_energy.daemon.recorder.journal import journal_directory, waiting_bytes
+from slurm_energy.daemon.state import DaemonState
+from slurm_energy.errors import DaemonUnavailable, PermissionRefused
+from slurm_energy.wire.codec import Message, decode
+from slurm_energy.wire.messages import Query, json_reply, parse_query
+
+
+class Inquiries:
+    """Answers from the daemon's state, and from its recorder."""
+
+    def __init__(self, state: DaemonState) -> None:
+        self._state = state
+
+    async def query(self, message: Message, peer: Peer) -> Message | list[bytes]:
+        """Return the answer to a question about records, the daemon's state or its metrics."""
+        query = parse_query(message.fields)
+        recorder = self._state.recorder
+        if query.subject == "metrics":
+            return await self._metrics(query, peer)
+        if query.subject != "status":
+            return await recorder.query(query, None if peer.privileged else peer.user_id)
+        if not peer.privileged:
+            return json_reply({"daemon": self._status()})
+        try:
+            reply = decode(b"".join(await recorder.query(query, None)))
+            store = json.loads(reply.fields["json"]) if reply.verb == "ok" else {"error": reply.fields["reason"]}
+        except DaemonUnavailable as error:
+            store = {"error": str(error)}
+        folder = Path(self._state.config.daemon.state_directory)
+        # A look at thousands of files, in a thread: no submission waits for it.
+        nodes = await asyncio.to_thread(nodes_summary, folder, self._state.snapshot, time.time())
+        return json_reply({"daemon": self._status(), "nodes": nodes, "store": store})
+
+    async def _metrics(self, query: Query, peer: Peer) -> Message:
+        if not peer.privileged:
+            raise PermissionRefused("metrics are shown to root and SlurmUser only")
+        state = self._state
+        try:
+            reply = decode(b"".join(await state.recorder.query(query, None)))
+            store = json.loads(reply.fields["json"]) if reply.verb == "ok" else {"problem": reply.fields["reason"]}
+        except DaemonUnavailable as error:
+            store = {"problem": str(error)}
+        snapshot = state.snapshot
+        document = {
+            "version": __version__,
+            "policy": state.decider.policy.name,
+            "policy_version": state.decider.policy.version,
+            "started_at_seconds": time.time() - state.uptime_seconds,
+            "snapshot_age_seconds": state.snapshot_age_seconds(time.time()),
+            "jobs": 0 if snapshot is None else len(snapshot.jobs),
+            "gpu_nodes": 0 if snapshot is None else sum(bool(node.gpus) for node in snapshot.nodes),
+            "journal_waiting": state.journal.waiting,
+            "journal_waiting_bytes": waiting_bytes(journal_directory(state.config), STREAMS),
+            "journal_dropped": state.journal.dropped,
+            "decisions": state.decision_counts.document(state.counters),
+            "store": {"problem": "", "energy": {}, "running_gpus": {}} | store,
+        }
+        return json_reply(document)
+
+    def ping(self) -> Message:
+        """Return who answers, for how long, and on how old a snapshot."""
+        age = self._state.snapshot_age_seconds(time.time())
+        fields = {
+            "version": __version__,
+            "policy": self._state.decider.policy.name,
+            "uptime_seconds": f"{self._state.uptime_seconds:.1f}",
+        }
+        if self._state.policy_process is not None:
+            fields["policy_process"] = self._state.policy_process
+        if age is not None:
+            fields["snapshot_age_seconds"] = f"{age:.1f}"
+        return Message("ok", fields)
+
+    def _status(self) -> dict[str, object]:
+        state = self._state
+        directory = journal_directory(state.config)
+        return {
+            "version": __version__,
+            "policy": state.decider.policy.name,
+            "policy_version": state.decider.policy.version,
+            "policy_process": state.policy_process,
+            "policy_note": state.policy_note or None,
+            "policy_champion": state.candidates.live.champion_id or None,
+            "policy_challenger": state.candidates.live.challenger_id or None,
+            "policy_stage": None if state.candidates.live.stage is None else state.candidates.live.stage.value,
+            "policy_trouble": state.candidates.trouble or None,
+            "uptime_seconds": round(state.uptime_seconds, 1),
+            "snapshot_age_seconds": state.snapshot_age_seconds(time.time()),
+            "snapshot_jobs": None if state.snapshot is None else len(state.snapshot.jobs),
+            "snapshot_nodes": None if state.snapshot is None else len(state.snapshot.nodes),
+            "reader_note": state.reader_note or None,
+            "redecide": state.config.routing.redecide,
+            "redecide_note": state.redecide_note or None,
+            "tracked_jobs": len(state.tracked.jobs),
+            "snapshot_rows_skipped": dict(state.skipped_rows) or None,
+            "journal_waiting": state.journal.waiting,
+            "journal_waiting_bytes_on_disk": waiting_bytes(directory, STREAMS),
+            "journal_dropped": state.journal.dropped,
+            "counters": dict(state.counters),
+        }

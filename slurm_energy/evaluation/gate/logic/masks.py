@@ -1,0 +1,204 @@
+"""What the masks promise: which partitions an answer may name, and where a job has room."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+from slurm_energy.config import Config, RoutingConfig
+from slurm_energy.domain.cluster import ClusterSnapshot, NodeGpus, NodeState
+from slurm_energy.domain.ids import ClusterName, NodeName
+from slurm_energy.domain.job import GpuDemand, JobRequest
+from slurm_energy.evaluation.gate.logic.promises import (
+    A40,
+    HOME,
+    NOW,
+    OTHER,
+    SymbolComparison,
+    candidate,
+    case_of,
+    partition,
+)
+from slurm_energy.evaluation.gate.logic.symbols import Path
+from slurm_energy.policy.base import Case
+from slurm_energy.policy.site import candidates as site
+from slurm_energy.policy.site.comparison import first_tried, landing_on, with_room
+
+
+def opens_only_what_the_user_may_use(path: Path) -> None:
+    """No partition outside the user's list; none that is closed to him; none that slurmctld's side would leave out."""
+    asked = path.choice("asked", ((), (HOME,), (HOME, OTHER)))
+    tie = path.choice("tie", ("none", "tied", "reservation", "array"))
+    job = JobRequest(
+        user_id=1000,
+        gpus=(GpuDemand(count=1),),
+        partitions=asked,
+        tied=tie == "tied",
+        reservation="maintenance" if tie == "reservation" else None,
+        array="0-3" if tie == "array" else None,
+        time_limit_minutes=10.0,
+    )
+    is_open = path.boolean("routing open")
+    listed = path.choice("listed", ((), (OTHER,), (HOME,))) if is_open and not asked else ()
+    up = path.boolean("other up") if tie == "none" else True
+    tier = path.whole("tier of the other", 0, 3) if tie == "none" and up else 1
+    known = path.boolean("home's GPUs known")
+    snapshot = ClusterSnapshot(
+        cluster=ClusterName("c"),
+        taken_at_seconds=NOW,
+        partitions=(partition(HOME), partition(OTHER, up=up, priority_tier=tier)),
+        nodes=(_node("a", HOME, "a100" if known else "no-such-gpu"), _node("b", OTHER, "a40")),
+    )
+    config = Config(routing=RoutingConfig(open=is_open, partitions=listed, less_gpu_memory=True))
+    case = site.at_site(Case(job=job, snapshot=snapshot, now_seconds=NOW), config)
+    named = {one.partition.name for one in case.candidates if one.may_be_named}
+    landed = {one.partition.name for one in case.candidates if one.is_submitted_to}
+    path.promise(landed == set(asked or (HOME,)), "the job can land wherever it is submitted to")
+    wide = asked == (HOME, OTHER) or (not asked and is_open and listed != (HOME,))
+    # Slurm tries partitions of a higher tier first whatever their order: one of a lower tier cannot be put before.
+    in_order = bool(tier == 1) if not asked else bool(tier >= 1)
+    other = wide and tie == "none" and up and known and in_order
+    path.promise((OTHER in named) == other, "a partition may be named exactly where user, site and Slurm let it be")
+    path.promise(case.may_route == bool(named), "a choice is open where more than one is")
+
+
+def refuses_what_slurm_would(path: Path) -> None:
+    """A partition is open to a job exactly where every limit of it lets the job in; what is unknown counts as a no."""
+    limit = path.maybe("job limit", lambda: path.real("minutes", 0.0))
+    longest = path.maybe("partition limit", lambda: path.real("longest", 0.0))
+    nodes, most, least = (
+        path.whole("nodes", 1),
+        path.maybe("max nodes", lambda: path.whole("most", 0)),
+        path.whole("min", 0),
+    )
+    memory = path.maybe("memory", lambda: path.real("memory", 0.0))
+    max_memory = path.maybe("max memory", lambda: path.real("max memory", 0.0))
+    tasks, cpus = path.whole("tasks", 1), path.maybe("max cpus", lambda: path.whole("max cpus", 1))
+    job = JobRequest(
+        user_id=1000, gpus=(GpuDemand(count=1),), time_limit_minutes=limit, nodes_min=nodes, memory_per_node_mib=memory,
+        tasks=tasks, account="physics", qos=None,
+    )  # fmt: skip
+    home = partition(
+        HOME, max_time_minutes=longest, max_nodes=most, min_nodes=least, max_memory_per_node_mib=max_memory,
+        max_cpus_per_node=cpus,
+    )  # fmt: skip
+    snapshot = SimpleNamespace(slurm_gpu_types_by_partition={HOME: ("a100",)})
+    why = site.refusal(case_of(job, SymbolComparison(path), snapshot=snapshot), home)
+    fits = (
+        (longest is None or limit is None or bool(limit <= longest))
+        and (most is None or bool(nodes <= most))
+        and bool(nodes >= least)
+        and (cpus is None or bool(tasks <= cpus * nodes))
+        and (max_memory is None or memory is None or bool(memory <= max_memory))
+    )
+    path.promise((why is None) == fits, "open exactly where every limit lets the job in")
+
+
+def refuses_the_closed(path: Path) -> None:
+    """A list of accounts, QOS or groups, a closed or reserved partition, or a missing GPU type keeps a job out."""
+    user = path.choice("user", (1000, 0))
+    account = path.choice("account", (None, "physics", "biology"))
+    allowed = path.choice("allowed", ((), ("physics",)))
+    denied = path.choice("denied", ((), ("biology",)))
+    which = path.choice("list", ("account", "qos", "groups", "flags", "type"))
+    changes: dict[str, Any] = {}
+    job_changes: dict[str, Any] = {}
+    groups = None
+    expected = (not allowed or account in allowed) and account not in denied
+    if account is None:
+        expected = not allowed and not denied
+    if which == "account":
+        changes, job_changes = {"allow_accounts": allowed, "deny_accounts": denied}, {"account": account}
+    elif which == "qos":
+        changes, job_changes = {"allow_qos": allowed, "deny_qos": denied}, {"qos": account}
+    elif which == "groups":
+        changes = {"allow_groups": allowed}
+        groups = None if account is None else (account,)
+        expected = not allowed or user == 0 or groups == ("physics",)
+    elif which == "flags":
+        up, root_only, reserved = (path.boolean(name) for name in ("up", "root only", "reserved"))
+        reservation = path.choice("reservation", (None, "r"))
+        changes = {"up": up, "root_only": root_only, "needs_reservation": reserved}
+        job_changes = {"reservation": reservation}
+        expected = up and not (root_only and user != 0) and not (reserved and reservation is None)
+    else:
+        wanted = path.choice("wanted", (None, "a100", "a40"))
+        job_changes = {"gpus": (GpuDemand(count=1, slurm_type=wanted),)}
+        expected = wanted != "a40"
+    job = JobRequest(**cast(Any, {"user_id": user, "gpus": (GpuDemand(count=1),)} | job_changes))
+    snapshot = SimpleNamespace(slurm_gpu_types_by_partition={HOME: ("a100",)})
+    case = case_of(job, SymbolComparison(path), snapshot=snapshot, user_groups=groups)
+    why = site.refusal(case, partition(HOME, **changes))
+    path.promise((why is None) == expected, "closed exactly to those that it is closed to")
+
+
+def finds_room_only_where_it_is(path: Path) -> None:
+    """A job has room where enough GPUs are free on nodes that meet its other needs, after all that wait have theirs."""
+    wanted, nodes = path.whole("GPUs", 1, 16), path.choice("nodes", (1, 2))
+    free = [path.whole(f"free on {name}", 0, 8) for name in "ab"]
+    waiting, claimed = path.whole("waiting", 0, 8), path.whole("claimed", 0, 8)
+    cpus, memory = path.whole("free cpus on a", 0, 64), path.real("free memory on a", 0.0)
+    asked_memory = path.real("memory", 0.0)
+    job = JobRequest(
+        user_id=1000, gpus=(GpuDemand(count=wanted),), nodes_min=nodes, tasks=nodes, cpus_per_task=4,
+        memory_per_node_mib=asked_memory,
+        features=path.choice("features", (None, "ib")), array=path.choice("array", (None, "0-3")),
+    )  # fmt: skip
+    holding = (
+        _node("a", HOME, "a100", count=8, allocated=8 - free[0], cpus=64, cpus_allocated=64 - cpus, memory_mib=1e9,
+              memory_allocated_mib=1e9 - memory, features=("ib",)),
+        _node("b", HOME, "a100", count=8, allocated=8 - free[1], cpus=64, memory_mib=None),
+    )  # fmt: skip
+    up = path.boolean("up")
+    home = partition(HOME, up=up)
+    snapshot = ClusterSnapshot(cluster=ClusterName("c"), taken_at_seconds=NOW, partitions=(home,), nodes=holding)
+    snapshot.__dict__["waiting_gpus_by_partition"] = {HOME: waiting}
+    case = case_of(job, SymbolComparison(path), snapshot=snapshot, claimed_gpus={HOME: claimed})
+    found = site.has_idle_room(case, home)
+    if job.array is not None or not up:
+        path.promise(not found, "no room for an array, and none in a partition that is down")
+        return
+    a_serves = bool(free[0] >= 1) and bool(cpus >= 4) and bool(memory >= asked_memory)
+    b_serves = bool(free[1] >= 1) and job.features is None
+    usable = [gpus for gpus, serves in zip(free, (a_serves, b_serves), strict=True) if serves]
+    large = sum(bool(gpus * nodes >= wanted) for gpus in usable)
+    enough = bool(sum(usable) >= wanted + waiting + claimed) and large >= nodes
+    enough = enough and bool(free[0] + free[1] >= wanted + waiting + claimed)
+    path.promise(found == enough, "room exactly where the GPUs are")
+
+
+def lands_where_it_is_named_and_submitted(path: Path) -> None:
+    """Clocks are chosen for every partition in which a job can start: those named, then its own."""
+    both = (
+        candidate(HOME, None, may_be_named=path.boolean("home open"), has_idle_room=path.boolean("home idle")),
+        candidate(OTHER, None, is_submitted_to=path.boolean("other submitted")),
+    )
+    named = path.choice("named", (None, (OTHER,), (HOME,)))
+    landing = [one.partition.name for one in landing_on(both, named)]
+    own = [one.partition.name for one in both if one.is_submitted_to]
+    expected = own if named is None else [*named, *(name for name in own if name not in named)]
+    path.promise(landing == expected, "named ones first, then those it was submitted to")
+    tried = [one.partition.name for one in first_tried(both, named)]
+    path.promise(tried == (own if named is None else list(named)), "named ones alone are tried first")
+    known = tuple(replace(one, gpu_types=(A40,)) for one in both)
+    free = [one.partition.name for one in with_room(known)]
+    path.promise((HOME in free) == (both[0].may_be_named and both[0].has_idle_room), "room in open, free ones alone")
+    path.promise(not with_room(both), "and in none of unknown GPUs")
+
+
+def _node(name: str, where: Any, gpu: str, **changes: Any) -> NodeState:
+    gpus = NodeGpus(slurm_type=gpu, count=changes.pop("count", 4), allocated=changes.pop("allocated", 0))
+    given = {
+        "name": NodeName(name), "partitions": (where,), "states": ("IDLE",), "available": True, "cpus": 64,
+        "cpus_allocated": 0, "gpus": (gpus,),
+    }  # fmt: skip
+    return NodeState(**cast(Any, given | changes))
+
+
+MASK_PROMISES: Mapping[str, Callable[[Path], None]] = {
+    "partitions of the user's list": opens_only_what_the_user_may_use,
+    "limits of a partition": refuses_what_slurm_would,
+    "closed partitions": refuses_the_closed,
+    "room": finds_room_only_where_it_is,
+    "landing": lands_where_it_is_named_and_submitted,
+}

@@ -1,0 +1,135 @@
+"""The newest decision of a job that starts: asked of the daemon within a tight deadline, else the job's own counts.
+
+Only for a job whose entry says that a newer one may be known, or where jobs carry none, and on one node: nodes that wait
+for each other must not run at several clocks because one of them got no answer.
+"""
+
+import hmac
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slurm_energy.domain.decision import DecisionEntry
+from slurm_energy.domain.ids import JobId
+from slurm_energy.errors import AuthenticationError, ConfigError, SlurmEnergyError, ValueRangeError
+from slurm_energy.forms import parse_addresses
+from slurm_energy.node.settings import HookSettings
+
+if TYPE_CHECKING:
+    from slurm_energy.wire.codec import Message
+
+_NOT_FETCHED = "newest decision not fetched, the job's own counts"
+DEADLINE_SECONDS = 0.2
+"""For all daemons together; a prolog has 60 ms of work of its own."""
+JOB_DEADLINE_SECONDS = 1.0
+"""The same by the job's number: the daemon must be shown who asks, and may have to ask Slurm."""
+
+
+def newest_entry(carried: DecisionEntry, settings: HookSettings, events: list[str]) -> DecisionEntry:
+    """Return what the daemon knows of a job's decision now; what travels in the job where it knows no more.
+
+    Args:
+        carried: What travels in the job.
+        settings: The node's.
+        events: Why there was no answer is added.
+    """
+    if not carried.may_change:
+        return carried
+    text = _first_answer(settings, events, DEADLINE_SECONDS, lambda: _of_decision(carried))
+    try:
+        return carried if text is None else _checked(text, carried)
+    except SlurmEnergyError as error:
+        events.append(f"{_NOT_FETCHED}: {error}")
+        return carried
+
+
+def entry_of_job(job_id: JobId, settings: HookSettings, events: list[str]) -> DecisionEntry | None:
+    """Return what the daemon decided about a job that carries no decision; None where it decided nothing, or is away.
+
+    Args:
+        job_id: Slurm's own number, of an array's task too.
+        settings: The node's.
+        events: Why there was no answer is added.
+    """
+    end = time.monotonic() + JOB_DEADLINE_SECONDS
+    text = _first_answer(settings, events, JOB_DEADLINE_SECONDS, lambda: _of_job(job_id, settings, end))
+    try:
+        return None if text is None else DecisionEntry.decode(text)
+    except SlurmEnergyError as error:
+        events.append(f"{_NOT_FETCHED}: {error}")
+        return None
+
+
+def _first_answer(
+    settings: HookSettings, events: list[str], seconds: float, question: "Callable[[], Message]"
+) -> str | None:
+    """Return the entry that the first daemon to answer gave, None where it knows none or no daemon answered."""
+    if not settings.node.daemon_address:
+        return None
+    end = time.monotonic() + seconds
+    problem: Exception | None = None
+    try:
+        addresses = parse_addresses(settings.node.daemon_address)
+    except ConfigError as error:
+        addresses, problem = (), error
+    for address in addresses:
+        left = end - time.monotonic()
+        if left <= 0.0:
+            break
+        try:
+            return _ask(address, question(), settings, min(left, end - time.monotonic()))
+        except (SlurmEnergyError, OSError) as error:
+            problem = error
+    if problem is not None:
+        events.append(f"{_NOT_FETCHED}: {problem}")
+    return None
+
+
+def _of_decision(carried: DecisionEntry) -> "Message":
+    from slurm_energy.wire.codec import Message  # noqa: PLC0415  # most prologs ask nothing
+
+    return Message("newest", {"decision_id": str(carried.decision_id), "nonce": os.urandom(16).hex()})
+
+
+def _of_job(job_id: JobId, settings: HookSettings, end_seconds: float) -> "Message":
+    """Return the question by the job's number, with a proof that a node asks."""
+    from slurm_energy.wire.authentication import load_key, sign  # noqa: PLC0415  # most prologs ask nothing
+    from slurm_energy.wire.codec import Message  # noqa: PLC0415
+
+    nonce = os.urandom(16).hex()
+    key = load_key(Path(settings.node.hmac_key_path)) if settings.node.authentication == "hmac" else None
+    left = max(end_seconds - time.monotonic(), 0.05)
+    signed = sign(f"newest {job_id}".encode(), key=key, tool_seconds=left)
+    return Message("newest", {"nonce": nonce, **signed.fields})
+
+
+def _ask(address: tuple[str, int], request: "Message", settings: HookSettings, seconds: float) -> str | None:
+    """Return the newest entry that a daemon knows, None where it knows none; with a shared key it is signed."""
+    from slurm_energy.wire.authentication import load_key, newest_mac  # noqa: PLC0415  # most prologs ask nothing
+    from slurm_energy.wire.client import exchange_tcp  # noqa: PLC0415
+
+    nonce = request.fields["nonce"]
+    reply = exchange_tcp(address, request, max(seconds, 0.001))
+    if reply.verb != "ok":
+        raise AuthenticationError(f"the daemon says {reply.verb}: {reply.fields.get('reason', '')[:200]}")
+    text = reply.fields.get("entry", "")
+    if settings.node.authentication == "hmac":
+        key = load_key(Path(settings.node.hmac_key_path))
+        given = reply.fields.get("mac", "")
+        if not hmac.compare_digest(newest_mac(key, nonce, text).encode(), given.encode("utf-8", "replace")):
+            raise AuthenticationError("the signature of the daemon's answer is wrong")
+    return text or None
+
+
+def _checked(text: str, carried: DecisionEntry) -> DecisionEntry:
+    """Return the fetched entry where it is one of this decision, and changes no more than the job's own may.
+
+    Raises:
+        ValueRangeError: it is malformed, or another decision's.
+    """
+    found = DecisionEntry.decode(text)
+    if found.decision_id != carried.decision_id or found.mode != carried.mode:
+        raise ValueRangeError(f"the daemon answered for decision {found.decision_id} in mode {found.mode}")
+    return found

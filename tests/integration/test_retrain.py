@@ -1,0 +1,174 @@
+"""A night: from a site's database to a candidate, whatever the site is like; or a reason, and the live policy stays."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from site_database import A100, CLUSTER, LOWER_MHZ, Site, fill, site_config
+
+from slurm_energy.cli.main import main
+from slurm_energy.config import Config
+from slurm_energy.domain.ids import ClusterName, GpuTypeName
+from slurm_energy.domain.promotion import Stage
+from slurm_energy.errors import SchemaVersionError, TrainingError
+from slurm_energy.learning.nightly import night
+from slurm_energy.learning.nightly.night import retrain
+from slurm_energy.learning.nightly.tuning import Cost, SiteReplay
+from slurm_energy.policy.candidate import CandidatePolicy
+from slurm_energy.store.promotion import candidate_rows, stage_of
+from slurm_energy.store.session import open_engine, store_session
+
+NOW = 1_800_000_000.0
+
+
+@pytest.fixture(autouse=True)
+def _now(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: NOW)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Replays whose cost is read off the policy: what is tested here is the night around them."""
+    replayed: list[str] = []
+
+    def costs(self: SiteReplay, texts: list[str]) -> list[Cost | None]:
+        for text in texts:
+            if self._key(text) not in self.evaluations.known:
+                replayed.append(self._key(text))
+                joules = 100.0 if "total-cost" not in text else 90.0
+                self.evaluations.keep(self._key(text), Cost(joules=joules, turnaround_seconds=10.0, failed_share=0.0))
+        return [self.evaluations.known[self._key(text)] for text in texts]
+
+    monkeypatch.setattr(SiteReplay, "costs", costs)
+    return replayed
+
+
+def run(config: Config) -> tuple[CandidatePolicy, list[str]]:
+    said: list[str] = []
+    found = retrain(config, say=said.append, actor="root", seed=3)
+    return found.candidate, said
+
+
+def test_a_night_leaves_a_candidate_with_the_clocks_of_names_and_the_prices_of_the_site(tmp_path: Path) -> None:
+    config = site_config(tmp_path)
+    fill(config, Site())
+    candidate, said = run(config)
+    assert candidate.folder is not None
+    assert candidate.estimates is not None
+    assert len(candidate.estimates.clocks) >= 30
+    clock = candidate.estimates.clocks[0].clocks[GpuTypeName(A100)]
+    # The names wait for 15 % of their time only: a clock below the one that ran is within the bound.
+    assert clock.sm_clock_mhz < LOWER_MHZ
+    assert 0.0 < clock.slowdown < 0.05
+    assert candidate.figures["held_out_joules"] > 0.0
+    assert any("generation 1" in line for line in said)
+    engine = open_engine(config.store)
+    with store_session(engine, read_only=True) as session:
+        assert [row.candidate_id for row in candidate_rows(session, ClusterName(CLUSTER))] == [candidate.candidate_id]
+        assert stage_of(session, ClusterName(CLUSTER), candidate.candidate_id) is Stage.CANDIDATE
+    engine.dispose()
+
+
+def test_the_same_night_again_is_the_same_candidate(tmp_path: Path, quick: list[str]) -> None:
+    config = site_config(tmp_path)
+    fill(config, Site())
+    first, _ = run(config)
+    replays = len(quick)
+    second, _ = run(config)
+    assert second == first
+    assert len(quick) == replays, "what was replayed is known"
+
+
+@pytest.mark.parametrize(
+    "step", ["read_history", "name_clocks", "build_twin", "tune", "write_candidate", "add_candidate"]
+)
+def test_a_night_that_was_killed_is_resumed_with_the_same_end(
+    tmp_path: Path, quick: list[str], monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    config, other = site_config(tmp_path / "one"), site_config(tmp_path / "two")
+    for one in (config, other):
+        Path(one.daemon.state_directory).mkdir(parents=True)
+        fill(one, Site())
+    undisturbed, _ = run(other)
+
+    class Killed(BaseException):
+        pass
+
+    def killed(*_: Any, **__: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(night, step, killed)
+        with pytest.raises(Killed):
+            run(config)
+    monkeypatch.setattr(time, "time", lambda: NOW + 3600.0)
+    resumed, _ = run(config)
+    assert replace(resumed, folder=None) == replace(undisturbed, folder=None)
+
+
+def test_fewer_than_200_jobs_are_refused_with_the_reason(tmp_path: Path) -> None:
+    config = site_config(tmp_path)
+    fill(config, Site(jobs=150))
+    with pytest.raises(TrainingError, match=r"150 jobs .* at least 200 .*live policy stays"):
+        run(config)
+    assert not list((tmp_path / "state" / "candidates").glob("2*"))
+
+
+@pytest.mark.parametrize(
+    ("site", "words"),
+    [
+        (Site(first_user_share=0.8), "user 1000 has 8"),
+        (Site(gap_days=(10.0, 20.0)), "days without an ended job"),
+        (Site(jobs=800, recent_factor=3.0), "only the last 14 days"),
+        (Site(jobs=500, vanished="v100-sxm2-16gb"), "v100-sxm2-16gb has had no job"),
+        (Site(unmeasured=True), "no run has a reading"),
+    ],
+)
+def test_what_is_odd_about_a_history_is_said(tmp_path: Path, quick: list[str], site: Site, words: str) -> None:
+    config = site_config(tmp_path)
+    fill(config, site)
+    candidate, said = run(config)
+    assert any(words in note for note in candidate.data.notes), candidate.data.notes
+    assert any(words in line for line in said)
+    if site.vanished:
+        assert site.vanished not in str(candidate.estimates)
+    if site.unmeasured:
+        assert candidate.estimates is None
+
+
+def test_only_one_run_works_at_a_time(tmp_path: Path) -> None:
+    config = site_config(tmp_path)
+    fill(config, Site(jobs=150))
+    with night.alone(night.candidates_folder(config)), pytest.raises(TrainingError, match="another retrain is at work"):
+        run(config)
+
+
+def test_a_database_of_another_schema_says_upgrade(tmp_path: Path) -> None:
+    config = site_config(tmp_path)
+    open_engine(config.store).dispose()
+    with pytest.raises(SchemaVersionError, match="database upgrade"):
+        run(config)
+
+
+def test_time_that_does_not_suffice_for_the_live_policy_ends_with_the_reason(tmp_path: Path) -> None:
+    config = site_config(tmp_path, max_minutes=1e-6)
+    fill(config, Site(jobs=220))
+    with pytest.raises(TrainingError, match="within the time"):
+        run(config)
+
+
+def test_the_command_ends_with_1_and_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = site_config(tmp_path)
+    fill(config, Site(jobs=30))
+    file = tmp_path / "slurm-energy.toml"
+    file.write_text(
+        f'[cluster]\nname = "{CLUSTER}"\n[store]\nurl = "{config.store.url}"\n'
+        f'[daemon]\nstate_directory = "{config.daemon.state_directory}"\n'
+    )
+    monkeypatch.setattr(time, "time", lambda: NOW)
+    assert main(["--config", str(file), "retrain"]) == 1
+    assert "30 jobs" in capsys.readouterr().err

@@ -1,0 +1,134 @@
+"""Sums that are kept up with the reports equal them, and what is asked of one job does not read the others."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import Engine, event, func, select, update
+from store_samples import CLUSTER, SUBMITTED, make_gpu, make_key, make_report, make_state, truncated_gpu, unknown_gpu
+
+from slurm_energy.config import StoreConfig
+from slurm_energy.domain.ids import JobId
+from slurm_energy.store.energy import finish_reports, record_report
+from slurm_energy.store.explain import explain
+from slurm_energy.store.jobs import upsert_jobs
+from slurm_energy.store.reports import job_energy, report_groups
+from slurm_energy.store.running_totals import energy_totals, running_gpus
+from slurm_energy.store.schema import upgrade
+from slurm_energy.store.session import open_engine, store_session
+from slurm_energy.store.summaries import JobFilter
+from slurm_energy.store.tables import JobRow, NodeEnergyRow
+from slurm_energy.store.upkeep import optimize, prune
+
+pytest_plugins = ["database_fixtures"]
+READINGS = {
+    "whole": make_gpu(),
+    "short": truncated_gpu(coverage_seconds=20.0),
+    "longer": truncated_gpu(coverage_seconds=60.0),
+    "unknown": unknown_gpu(),
+}
+REPORTS = st.tuples(st.integers(1, 4), st.sampled_from(["gpu001", "gpu002"]), st.sampled_from(sorted(READINGS)))
+
+
+def totals(engine: Engine) -> dict[str, dict[str, float]]:
+    with store_session(engine, read_only=True) as session:
+        return energy_totals(session, CLUSTER)
+
+
+def fill(engine: Engine, reports: list[tuple[int, str, str]]) -> None:
+    for job_id, node, reading in reports:
+        with store_session(engine) as session:
+            report = make_report(READINGS[reading], job_id=job_id, node=node, partition=f"p{job_id % 2}")
+            record_report(session, report, make_key(job_id))
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(REPORTS, max_size=8))
+def test_totals_are_those_of_the_rows_in_whatever_order_and_number_reports_come(
+    tmp_path_factory: pytest.TempPathFactory, reports: list[tuple[int, str, str]]
+) -> None:
+    engine = open_engine(StoreConfig(url=f"sqlite:///{tmp_path_factory.mktemp('totals')}/x.sqlite"))
+    upgrade(engine)
+    fill(engine, reports)
+    row = NodeEnergyRow
+    with store_session(engine, read_only=True) as session:
+        rows = session.execute(
+            select(row.partition, func.sum(row.gpu_joules), func.sum(row.gpu_readings)).group_by(row.partition)
+        ).all()
+    found = totals(engine)
+    engine.dispose()
+    assert set(found) == {name for name, _, _ in rows}
+    for name, joules, readings in rows:
+        sums = found[name or ""]
+        assert sums["gpu_joules"] == pytest.approx(joules or 0.0)
+        assert sums["readings"] == readings
+
+
+def test_a_total_does_not_fall_when_rows_are_pruned_or_a_reading_shrinks(own_engine: Engine) -> None:
+    fill(own_engine, [(1, "gpu001", "whole"), (2, "gpu001", "whole")])
+    before = totals(own_engine)
+    assert before["p1"]["gpu_joules"] == pytest.approx(20_000.25)
+    with store_session(own_engine) as session:
+        session.execute(update(NodeEnergyRow).values(gpu_joules=30_000.0))  # as if a correction went down
+        upsert_jobs(session, CLUSTER, (make_state(1), make_state(2)))
+    assert totals(own_engine) == before
+    assert prune(own_engine, CLUSTER, SUBMITTED + 1e6) > 0
+    assert totals(own_engine) == before
+
+
+def test_running_gpus_are_told_apart_by_the_decided_clock(own_engine: Engine) -> None:
+    with store_session(own_engine) as session:
+        running: dict[str, Any] = {"state": "RUNNING", "ended_at_seconds": None, "gpu_count": 4, "admin_comment": ""}
+        upsert_jobs(session, CLUSTER, (make_state(1, **running), make_state(2)))
+        assert running_gpus(session, CLUSTER) == {"a100": {"default": 4, "lowered": 0}}
+
+
+def test_a_report_is_found_by_the_account_that_slurm_names_later(own_engine: Engine) -> None:
+    fill(own_engine, [(1, "gpu001", "whole")])
+    month = JobFilter(cluster=CLUSTER, account="physics", since_seconds=SUBMITTED, until_seconds=SUBMITTED + 1e6)
+    with store_session(own_engine) as session:
+        assert report_groups(session, month, "account").total.jobs == 0
+        upsert_jobs(session, CLUSTER, (make_state(1),))
+        assert report_groups(session, month, "account").total.gpu.joules == pytest.approx(20_000.25)
+        own = JobFilter(cluster=CLUSTER, user_id=1000, since_seconds=SUBMITTED, until_seconds=SUBMITTED + 1e6)
+        assert report_groups(session, own, "user").total.jobs == 1
+
+
+def test_one_job_and_its_explanation_read_no_other_jobs_reports(tmp_path: Path) -> None:
+    engine = open_engine(StoreConfig(url=f"sqlite:///{tmp_path}/x.sqlite"))
+    upgrade(engine)
+    with store_session(engine) as session:
+        upsert_jobs(session, CLUSTER, tuple(make_state(number, admin_comment="") for number in range(1, 41)))
+        for number in range(1, 41):
+            record_report(session, make_report(job_id=number), make_key(number))
+        session.execute(update(JobRow).values(decision_id=None))
+    optimize(engine)
+    statements: list[tuple[str, Any]] = []
+    event.listen(engine, "before_cursor_execute", lambda *seen: statements.append((seen[2], seen[3])))
+    with store_session(engine, read_only=True) as session:
+        assert job_energy(session, CLUSTER, JobId(7))[0].gpu.joules is not None
+        assert explain(session, CLUSTER, JobId(7)) is not None
+    plans = []
+    with engine.connect() as connection:
+        driver = connection.connection.driver_connection
+        assert driver is not None
+        for statement, values in [one for one in statements if one[0].startswith("SELECT")]:
+            plans += [row[3] for row in driver.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
+    engine.dispose()
+    assert any("node_energy" in step for step in plans)
+    assert not [step for step in plans if "counted_at_seconds" in step or step.startswith("SCAN node_energy")]
+
+
+def test_reports_whose_sums_are_made_together_come_to_the_same(own_engine: Engine) -> None:
+    with store_session(own_engine) as session:
+        upsert_jobs(session, CLUSTER, (make_state(1), make_state(2)))
+        for number, reading in ((1, make_gpu()), (2, truncated_gpu())):
+            record_report(session, make_report(reading, job_id=number), make_key(number), finish=False)
+        assert session.scalar(select(func.count()).where(NodeEnergyRow.gpu_readings.is_(None))) == 2
+        finish_reports(session, CLUSTER, [JobId(1), JobId(2), JobId(2)])
+    with store_session(own_engine, read_only=True) as session:
+        total = report_groups(session, JobFilter(cluster=CLUSTER), "cluster").total
+        assert total.gpu.joules == pytest.approx(20_000.25 + 8_000.0)
+        assert energy_totals(session, CLUSTER)["a100"]["gpu_joules"] == pytest.approx(28_000.25)
