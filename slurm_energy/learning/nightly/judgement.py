@@ -13,7 +13,7 @@ from slurm_energy.config import Config
 from slurm_energy.domain.ids import ClusterName
 from slurm_energy.domain.promotion import Stage
 from slurm_energy.errors import CandidateError
-from slurm_energy.evaluation.gate import GateHistory, GateSettings, LoadHistory, ScoreSheet, SiteTwin, judge
+from slurm_energy.evaluation.gate import GateHistory, GateSettings, LoadHistory, ScoreSheet, TwinRuns, judge
 from slurm_energy.learning.nightly.night import Night
 from slurm_energy.learning.nightly.site_twin import HELD_OUT_FILE
 from slurm_energy.policy.candidate import CandidatePolicy, read_candidate
@@ -104,7 +104,7 @@ def _readable(folders: Iterator[Path]) -> Iterator[CandidatePolicy]:
             continue
 
 
-def _twin(night: Night, config: Config) -> SiteTwin | None:
+def _twin(night: Night, config: Config) -> TwinRuns | None:
     if night.twin is None:
         return None
     path = night.twin.world.parent / HELD_OUT_FILE
@@ -116,7 +116,7 @@ def _twin(night: Night, config: Config) -> SiteTwin | None:
         kept = [job for job in whole.jobs if draw.random() < _RESAMPLED_SHARE]
         return replace(whole, jobs=tuple(kept or whole.jobs))
 
-    return SiteTwin(world=load_world(night.twin.world), make_workload=some, config=config)
+    return TwinRuns(world=load_world(night.twin.world), make_workload=some, config=config)
 
 
 def _load(night: Night) -> LoadHistory | None:
