@@ -5,7 +5,7 @@ small and complete: two partitions, clocks of three kinds, every combination of 
 are symbols. What a promise says is written down here in its own terms (ends, limits, lists), not in the guard's.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from types import SimpleNamespace
@@ -29,6 +29,7 @@ from slurm_energy.policy.guard import partitions as guard_partitions
 from slurm_energy.policy.guard import trials as guard_trials
 from slurm_energy.policy.site.clock_terms import EACH_JOB, ClockTerms
 from slurm_energy.policy.site.comparison import Candidate, TypeComparison
+from slurm_energy.policy.site.type_bound import slowdown_left, type_bound
 
 A100, A40, UNKNOWN = map(GpuTypeName, ("a100-sxm4-80gb", "a40", "no-such-gpu"))
 HOME, OTHER, GHOST = map(PartitionName, ("home", "other", "ghost"))
@@ -109,7 +110,12 @@ def case_of(job: JobRequest, comparison: SymbolComparison, **changes: Any) -> Ca
         "max_slowdown": 0.0, "may_route": False, "learned_clocks": {}, "board_limits": BoardLimits(),
         "scaling": None, "gpu_counts": (), "user_groups": None, "claimed_gpus": {}, "clock_terms": EACH_JOB,
     }  # fmt: skip
-    return cast(Case, SimpleNamespace(**(given | changes)))
+    given |= changes
+    symbols = cast(TypeComparison, comparison)
+    given.setdefault(
+        "type_bound", type_bound(cast(Any, given["candidates"]), symbols, cast(Any, given["max_slowdown"]), None)
+    )
+    return cast(Case, SimpleNamespace(**given))
 
 
 def _job(**changes: Any) -> JobRequest:
@@ -170,8 +176,9 @@ def _keeps_the_rules(path: Path, source: str, known_on: GpuTypeName | None, dead
     case = case_of(
         job, comparison, runtime=runtime, max_slowdown=bound, candidates=(*where, candidate(OTHER, A40)),
         clock_terms=terms,
+        type_bound=SimpleNamespace(ratio=lambda _: ratio, left=lambda _: slowdown_left(ratio, bound)),
     )  # fmt: skip
-    room = guard_clocks.slowdown_room(A100, case, where, margins, routed_ratio=ratio)
+    room = guard_clocks.slowdown_room(A100, case, where, margins, is_sent=True)
     slowdown = path.real("slowdown", 0.0)
     worst = slowdown if deadline is None else path.real("slowdown of the slowest", 0.0)
     broken = set(room.broken_by(slowdown, None if deadline is None else worst))
@@ -370,14 +377,10 @@ def names_open_partitions_with_room(path: Path) -> None:
     if not all(found[name].gpu_types for name in proposed):
         path.promise(verdict.reasons == (Reason.UNKNOWN_GPU_TYPE,), "a partition of unknown GPUs is refused")
         return
-    rivals = [one for one in found.values() if one.may_be_named and one.has_idle_room and one.gpu_types]
-    compared = len(rivals) < 2 or comparison.known
     is_slow = False
     for name in proposed:
         gpu_type = found[name].gpu_types[0]
-        longer: Any = 1.0
-        if len(rivals) > 1 and comparison.known:
-            longer = _longer_than_rival(comparison, gpu_type)
+        longer = _longer_than_at_home(comparison, gpu_type, list(found.values()))
         here: Any = 1.0
         if gpu_type == A40 and comparison.known:
             cost = cast(RelativeCost, comparison.cost(A40, A100))
@@ -388,16 +391,29 @@ def names_open_partitions_with_room(path: Path) -> None:
         is_slow = (
             is_slow or bool(longer > 1.0 + bound) or bool(upper * here > 60.0 * limit * (1.0 - guard.time_limit_margin))
         )
-    path.promise((verdict.partitions is None) == (is_slow or not compared), "slow ones are refused, and no others")
+    path.promise((verdict.partitions is None) == is_slow, "slow ones are refused, and no others")
 
 
-def _longer_than_rival(comparison: SymbolComparison, gpu_type: GpuTypeName) -> Any:
-    """Return how much longer than on the faster of two types work takes, at its worst."""
-    is_home_fastest = comparison.cost(A40, A100).time_ratio >= 1.0  # type: ignore[union-attr]  # both are known
-    if gpu_type == (A100 if is_home_fastest else A40):
-        return 1.0
-    other = A40 if gpu_type == A100 else A100
-    worst = comparison.costs[gpu_type, other].worst_time_ratio
+def _longer_than_at_home(comparison: SymbolComparison, gpu_type: GpuTypeName, found: Sequence[Candidate]) -> Any:
+    """Return how much longer than where Slurm starts the job work takes, at its worst; infinite where it is unknown.
+
+    Where Slurm would make it wait, it is beside the fastest type with room.
+    """
+    home = next((one for one in found if one.is_submitted_to and one.has_idle_room), None)
+    rivals = [one for one in found if one.may_be_named and one.has_idle_room and one.gpu_types]
+    if home is not None:
+        types = home.gpu_types
+    elif len(rivals) < 2:
+        types = tuple(name for one in rivals for name in one.gpu_types)
+    elif comparison.known:
+        is_a100_fastest = cast(RelativeCost, comparison.cost(A40, A100)).time_ratio >= 1.0
+        types = (A100 if is_a100_fastest else A40,)
+    else:
+        types = ()
+    cost = comparison.cost(gpu_type, types[0]) if types else None
+    if cost is None:
+        return inf
+    worst = cost.worst_time_ratio
     return worst if worst > 1.0 else 1.0
 
 
