@@ -1,7 +1,7 @@
 """The newest decision of a job that starts: asked of the daemon within a tight deadline, else the job's own counts.
 
-Only for a job whose entry says that a newer one may be known, or where jobs carry none, and on one node: nodes that wait
-for each other must not run at several clocks because one of them got no answer.
+Only for a job whose entry says that a newer one may be known, or where jobs carry none, and on one node: nodes that
+wait for each other must not run at several clocks because one of them got no answer.
 """
 
 import hmac

@@ -26,7 +26,7 @@ PARTITIONS = (
 )
 SETTINGS: dict[str, dict[str, Any]] = {
     **EXACT,
-    "policy": {"name": "oracle", "max_slowdown": 0.5},
+    "policy": {"name": "oracle", "max_slowdown": 0.5, "min_saving_per_slowdown": 0.0},
     "routing": {"open": True, "less_gpu_memory": True, "redecide": "on", "redecide_seconds": 1.0},
 }
 SHORT = ["-t", "30", "-o", "/dev/null"]
