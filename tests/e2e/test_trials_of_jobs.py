@@ -102,7 +102,10 @@ def test_a_job_whose_work_repeats_finds_its_clock_and_the_next_one_begins_with_i
         clocks = () if record is None or record.decision is None else record.decision.clocks
         return clocks[0].sm_clock_mhz if clocks and clocks[0].sm_clock_mhz != table else None
 
-    assert until("decision with a clock that was learned", begun, 60) == kept[-1].sm_clock_mhz
+    # It begins with the clock of least energy that all answers together are sure of.
+    learned = until("decision with a clock that was learned", begun, 60)
+    (tried, *_) = [trial for trial in periodic.trials if trial.sm_clock_mhz == learned and trial.slowdown is not None]
+    assert truth(tried, "lstm") <= BOUND + 0.005
 
 
 def test_a_sampler_killed_in_a_trial_leaves_no_job_at_another_clock_for_long(new_lab: Callable[..., Lab]) -> None:
