@@ -139,7 +139,7 @@ def test_boards_are_not_swept_without_something_to_load_them_with(monkeypatch: p
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--node", "--data", "."], "--node and --data exclude each other"),
+        (["--node", "--data", "."], "--node, --from-history and --data exclude each other"),
         (["--node", "--load", "bert"], "not of the form NAME=COMMAND"),
     ],
 )

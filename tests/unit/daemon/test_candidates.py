@@ -68,7 +68,9 @@ class Lower:
 
 class Desk:
     def __init__(self, directory: Path) -> None:
-        config = replace(Config(), policy=PolicyConfig(name="slurm-default", max_slowdown=0.2))
+        config = replace(
+            Config(), policy=PolicyConfig(name="slurm-default", max_slowdown=0.2, min_saving_per_slowdown=0.0)
+        )
         self.directory = directory
         self.state = DaemonState(
             config=config,
