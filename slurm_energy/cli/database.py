@@ -114,6 +114,25 @@ def optimize(vacuum: bool, database: str | None) -> int:
     return 0
 
 
+@database.command(epilog="Example: sudo -u slurm slurm-energy database export march.parquet --since 2026-03-01")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--since", metavar="TIME", callback=moment, help="What is counted since: 2026-03-01, 30d.")
+@click.option("--until", metavar="TIME", callback=moment, help="What is counted before; as --since.")
+@DATABASE_OPTION
+def export(file: Path, since: float | None, until: float | None, database: str | None) -> int:
+    """Write every reading of a GPU with its job into a new Parquet FILE.
+
+    For pandas, DuckDB, Spark and the like; what a reading's time is, is that of reports. Nothing is removed.
+    """
+    from slurm_energy.cli.parquet import write_parquet  # noqa: PLC0415  # SQL only when it is needed
+
+    cluster = ClusterName(settings().cluster.name)
+    with opened(database) as engine:
+        rows = write_parquet(engine, cluster, file, since or 0.0, time.time() if until is None else until)
+    click.echo(f"{file} has {rows} rows.")
+    return 0
+
+
 @database.command(epilog="Example: sudo -u slurm slurm-energy database prune --before 730d")
 @click.option(
     "--before",

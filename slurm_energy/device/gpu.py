@@ -119,6 +119,10 @@ class GpuDriver(Protocol):
         """Return the GPU that a MIG device is a slice of."""
         ...
 
+    def mig_share(self, mig_uuid: str) -> float:
+        """Return which share of its GPU's slices a MIG device has."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedSettings:

@@ -187,6 +187,22 @@ class NvmlDriver:
             parent = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device)
             return GpuUuid(str(nvml.nvmlDeviceGetUUID(parent)))
 
+    def mig_share(self, mig_uuid: str) -> float:
+        """Return the compute slices of a MIG device over those that its GPU can be divided into: 1/7 on an A100.
+
+        Raises:
+            DeviceError: the driver does not tell.
+        """
+        nvml = self._opened()
+        with _door(nvml, f"slices of MIG device {mig_uuid[:64]}"):
+            device = nvml.nvmlDeviceGetHandleByUUID(mig_uuid)
+            parent = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device)
+            held = int(nvml.nvmlDeviceGetAttributes(device).gpuInstanceSliceCount)
+            whole = int(nvml.nvmlDeviceGetMaxMigDeviceCount(parent))
+        if not 0 < held <= whole:
+            raise DeviceError(f"MIG device {mig_uuid[:64]} has {held} of {whole} slices by the driver")
+        return held / whole
+
     def _opened(self) -> ModuleType:
         if self._nvml is None:
             raise DeviceError("NVML is not open: use the driver as a context manager")

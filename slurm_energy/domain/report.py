@@ -82,6 +82,8 @@ class EnergyUse:
     saving_low_joules: float | None = None
     saving_high_joules: float | None = None
     """The interval of `saving_joules`, by the error of the prediction; below zero, energy was lost."""
+    covered_gpu_seconds: float | None = None
+    """Device time that known readings of GPUs cover."""
     idle_gpu_joules: float | None = None
     """Drawn by the job's GPUs in the time in which they did nothing; a part of the GPU energy."""
     utilisation: float | None = None
@@ -130,6 +132,8 @@ class JobEnergyRecord:
     """Nodes of the last attempt, which has ended, that have not reported although others have."""
     flags: tuple[QualityFlag, ...] = ()
     unknown_reasons: tuple[str, ...] = ()
+    slurm_energy_joules: float | None = None
+    """ConsumedEnergy of Slurm's own acct_gather_energy, where a site has it: of whole nodes, and in no sum here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

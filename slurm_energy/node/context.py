@@ -63,6 +63,7 @@ class Machine:
 
     gpus: dict[GpuUuid, Gpu]
     mig_parent: Callable[[str], GpuUuid]
+    mig_share: Callable[[str], float]
     problem: str | None = None
 
 
@@ -73,17 +74,22 @@ def reach_gpus(context: HookContext) -> Iterator[Machine]:
     try:
         driver = context.driver().__enter__()
     except DeviceError as error:
-        yield Machine(gpus={}, mig_parent=_no_driver, problem=str(error))
+        yield Machine(gpus={}, mig_parent=_no_driver, mig_share=_no_share, problem=str(error))
         return
     try:
         try:
-            machine = Machine(gpus={gpu.identity.uuid: gpu for gpu in driver.gpus()}, mig_parent=driver.mig_parent)
+            gpus = {gpu.identity.uuid: gpu for gpu in driver.gpus()}
+            machine = Machine(gpus=gpus, mig_parent=driver.mig_parent, mig_share=driver.mig_share)
         except DeviceError as error:
-            machine = Machine(gpus={}, mig_parent=_no_driver, problem=str(error))
+            machine = Machine(gpus={}, mig_parent=_no_driver, mig_share=_no_share, problem=str(error))
         yield machine
     finally:
         driver.__exit__(None, None, None)
 
 
 def _no_driver(mig_uuid: str) -> GpuUuid:
+    raise DeviceError(f"MIG device {mig_uuid[:64]}: the GPU driver cannot be opened")
+
+
+def _no_share(mig_uuid: str) -> float:
     raise DeviceError(f"MIG device {mig_uuid[:64]}: the GPU driver cannot be opened")

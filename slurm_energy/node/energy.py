@@ -3,7 +3,8 @@
 The sampler keeps its sums in a side file, whose last version is the job's heartbeat.
 
 Shared GPUs: each moment's power is divided equally among the jobs that hold the GPU at that moment, so the
-shares of all jobs add up to the GPU's energy. A slice of a GPU (MIG) gets no figure: the driver measures boards.
+shares of all jobs add up to the GPU's energy. A slice of a GPU (MIG) gets its share of the board's energy by slices, as
+an estimate, and no figure where its size is not known.
 Unknown is None with a reason, never 0.
 """
 
@@ -256,7 +257,7 @@ def gpu_energy(gpu: SavedGpu, ending: Ending, samples: GpuSamples | None, board_
     if not gpu.identified:
         figure = _unknown(gpu.counter_problem or "gpu identity unknown", ending, QualityFlag.INCOMPLETE)
     elif scope is EnergyScope.MIG_ESTIMATE:
-        figure = _unknown("the driver's counter is the whole board's, the job held a slice", ending, QualityFlag.MIG)
+        figure = _slice_figure(gpu, counter, ending)
     elif scope is EnergyScope.SHARED_ESTIMATE:
         figure = _share_figure(ending, samples)
     else:
@@ -355,6 +356,22 @@ def _max_joules(gpu: SavedGpu, seconds: float, board_watts: float | None) -> flo
         watts = board_watts * (MODULE_FACTOR if is_module(gpu.name) else PLAUSIBLE_FACTOR)
     # One late update of the counter may belong to the time before the window.
     return min(watts * (seconds + RESOLUTION_SECONDS), MAX_WATTS_PER_GPU * max(seconds, 1.0))
+
+
+def _slice_figure(gpu: SavedGpu, counter: _Figure, ending: Ending) -> _Figure:
+    """Return the board's energy by the job's share of its slices: all jobs together never have more than the board."""
+    if gpu.mig_share is None or counter.joules is None:
+        why = "its share of the slices is not known" if gpu.mig_share is None else counter.reason
+        return _unknown(
+            f"the driver's counter is the whole board's, the job held a slice: {why}", ending, QualityFlag.MIG
+        )
+    return _Figure(
+        joules=counter.joules * gpu.mig_share,
+        reason=None,
+        source=EnergySource.MODEL,
+        coverage_seconds=counter.coverage_seconds,
+        flags=(*counter.flags, QualityFlag.MIG),
+    )
 
 
 def _choose(counter: _Figure, ending: Ending, samples: GpuSamples) -> _Figure:

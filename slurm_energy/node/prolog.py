@@ -10,7 +10,7 @@ from slurm_energy.device.gpu import Gpu, SavedSettings, lock_clock, read_counter
 from slurm_energy.domain.decision import DecisionEntry
 from slurm_energy.domain.energy import QualityFlag
 from slurm_energy.domain.ids import GpuUuid, JobId
-from slurm_energy.errors import SpoolError
+from slurm_energy.errors import DeviceError, SpoolError
 from slurm_energy.node.allocation import Allocation, find_gpus, gpu_mapping
 from slurm_energy.node.clock_plan import plan_clock, plan_trials, read_entry, site_clock_mhz
 from slurm_energy.node.context import HookContext, Machine, reach_gpus
@@ -142,7 +142,8 @@ def _plan(
     for identity in allocation.gpus:
         mig, is_shared = identity.uuid in allocation.mig, identity.uuid in shared
         site_clock = site_clock_mhz(settings.node.site_locked_clocks_mhz, identity.gpu_type)
-        gpus.append(_plan_gpu(asked, machine.gpus[identity.uuid], site_clock, mig=mig, shared=is_shared, events=events))
+        saved = _plan_gpu(asked, machine.gpus[identity.uuid], site_clock, mig=mig, shared=is_shared, events=events)
+        gpus.append(replace(saved, mig_share=_slice_share(hook, identity.uuid, machine)) if mig else saved)
     if not hook.on_one_node or len({(gpu.gpu_type, gpu.target_clock_mhz) for gpu in gpus}) > 1:
         gpus = [replace(gpu, trial_bound=None) for gpu in gpus]  # its nodes, or its GPUs, wait for each other
     gpus += (_unidentified(GpuUuid(name), allocation.unknown) for name in allocation.unknown_names)
@@ -188,6 +189,17 @@ def _plan_gpu(
         trial_bound=trial_bound,
         flags=flags,
     )
+
+
+def _slice_share(hook: HookEnvironment, uuid: GpuUuid, machine: Machine) -> float | None:
+    """Return which share of a board the job's slices are, None unless all of them are named and the driver tells."""
+    if len(hook.gpu_uuids) < max(hook.visible_count or 0, len(hook.gpu_numbers)):
+        return None
+    try:
+        slices = [text for text in hook.gpu_uuids if text.startswith("MIG-") and machine.mig_parent(text) == uuid]
+        return min(1.0, sum(machine.mig_share(text) for text in slices)) if slices else None
+    except DeviceError:
+        return None
 
 
 def _unidentified(name: GpuUuid, why: str) -> SavedGpu:

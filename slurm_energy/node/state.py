@@ -35,6 +35,8 @@ class SavedGpu:
     name: str
     gpu_type: GpuTypeName | None
     mig: bool = False
+    mig_share: float | None = None
+    """Share of the board's slices that the job holds; None where it is not known, or the GPU is not divided."""
     shared: bool = False
     """Another active job held it at the start."""
     saved: SavedSettings
@@ -163,6 +165,7 @@ def _decode_gpu(gpu: Fields) -> SavedGpu:
         name=gpu.optional_text("name", 255) or "",
         gpu_type=None if gpu_type is None else GpuTypeName(gpu_type),
         mig=gpu.flag("mig"),
+        mig_share=gpu.optional_number("mig_share", 0, 1),
         shared=gpu.flag("shared"),
         saved=SavedSettings(
             power_limit_watts=saved.optional_number("power_limit_watts", 0, 100_000),

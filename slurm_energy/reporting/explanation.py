@@ -111,6 +111,7 @@ def _sections(record: ExplainRecord, now_seconds: float) -> Iterator[tuple[str, 
                 f"GPU energy {job_energy_text(job, job.gpu, now_seconds)}, host energy "
                 f"{job_energy_text(job, job.host, now_seconds)}, covered {percent_text(job.gpu.coverage_share)}"
             ),
+            *_slurms_own(job),
             *_times(job),
             *(f"unknown because: {reason}" for reason in job.unknown_reasons),
             *([f"flags: {', '.join(job.flags)}"] if job.flags else []),
@@ -189,14 +190,28 @@ def _decided(decision: DecisionRecord) -> list[str]:
     return lines
 
 
+def _slurms_own(job: JobEnergyRecord) -> Iterator[str]:
+    """Yield Slurm's own figure beside ours: of whole nodes, with everything that our two parts have not."""
+    if job.slurm_energy_joules is None:
+        return
+    text = f"Slurm's own acct_gather_energy {energy_text(job.slurm_energy_joules)}"
+    parts = [energy.joules for energy in (job.gpu, job.host) if energy.readings]
+    if parts and None not in parts and not job.gpu.unknown_readings and not job.host.unknown_readings:
+        ours = sum(part for part in parts if part is not None)
+        what = "GPUs and processors" if len(parts) > 1 else "GPUs"
+        text += f": {signed_percent_text(job.slurm_energy_joules / ours - 1.0) if ours else '-'} against {what} here"
+    yield text
+
+
 def _changed(change: DecisionChange) -> str:
     """Return one change in a line: where, how many, at which clocks, and what became of it."""
-    clocks = ", ".join(f"{one.gpu_type} at {one.sm_clock_mhz} MHz" for one in change.clocks)
-    wanted = "wanted: " if change.outcome == "refused" else ""
+    refused = change.outcome == "refused"
+    clocks = "" if refused else ", ".join(f"{one.gpu_type} at {one.sm_clock_mhz} MHz" for one in change.clocks)
+    wanted = "wanted: " if refused else ""
     parts = (
         f"partitions {', '.join(change.partitions)}" if change.partitions else "",
         "" if change.gpus is None else f"{change.gpus} GPU{'' if change.gpus == 1 else 's'}",
-        clocks or ("" if change.outcome == "refused" else "default clocks"),
+        clocks or ("" if refused else "default clocks"),
     )
     what = "; ".join(part for part in parts if part)
     return f"{moment_text(change.decided_at_seconds)}: {wanted}{what} ({change.note})"

@@ -15,6 +15,7 @@ JOB_COLUMNS = (
     "cluster", "job_id", "array_job_id", "array_task", "name", "user_id", "user_name", "account", "partition", "state",
     "submitted_at_seconds", "started_at_seconds", "ended_at_seconds", "wait_seconds", "run_seconds", "attempts",
     "gpu_count", "exit_code", "decision_id", "saving_joules", "qos", "missing_nodes",
+    "slurm_energy_joules",
 )  # fmt: skip
 GROUP_COLUMNS = (
     "group", "jobs", "jobs_without_energy", "mean_wait_seconds", "mean_run_seconds", "saving_joules",

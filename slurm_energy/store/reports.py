@@ -379,6 +379,7 @@ def _job(row: Row[Any], sums: Totals, notes: Iterable[tuple[str, str | None]], m
         saving_joules=sums["saving_joules"],
         use=sums.use(),
         missing_nodes=missing,
+        slurm_energy_joules=job.slurm_energy_joules,
         flags=tuple(sorted(flags)),
         unknown_reasons=tuple(sorted({reason for _, reason in notes if reason is not None})[:MAX_REASONS]),
     )

@@ -86,6 +86,7 @@ class Totals:
         return EnergyUse(
             saving_low_joules=lows[0] if lows else None,
             saving_high_joules=lows[-1] if lows else None,
+            covered_gpu_seconds=self["gpu_covered_seconds"],
             idle_gpu_joules=self["idle_gpu_joules"],
             utilisation=min(1.0, used / watched) if watched and used is not None else None,
             cost=self["cost"],

@@ -17,7 +17,7 @@ from slurm_energy.policy.guard import Guard
 from slurm_energy.policy.registry import create_policy
 
 
-class Decider:
+class GuardedCandidate:
     """A candidate behind the guard, as the daemon has it."""
 
     def __init__(
@@ -34,6 +34,7 @@ class Decider:
         self._numbers = count(1)
         self._guard = Guard(self.config, lambda: DecisionId(f"{next(self._numbers):016x}"))
         self._seen: object = None
+        self._clocks = candidate.clocks_by_name()
 
     def decide(self, state: EdgeState) -> EnergyDecision:
         """Return the decision in a state."""
@@ -42,7 +43,10 @@ class Decider:
             if isinstance(self.made, FollowingPolicy):
                 self.made.warm_up(state.snapshot)
         now = state.snapshot.taken_at_seconds
-        return self._guard.decide(self.policy, state.job, state.snapshot, now, runtime=state.runtime)
+        learned = self._clocks.get((state.job.user_id, state.job.name))
+        return self._guard.decide(
+            self.policy, state.job, state.snapshot, now, runtime=state.runtime, learned_clocks=learned
+        )
 
 
 def decision_text(decision: EnergyDecision) -> str:
@@ -56,7 +60,7 @@ def decision_text(decision: EnergyDecision) -> str:
 
 def decided(candidate: CandidatePolicy, config: Config, probe: Iterable[EdgeState]) -> tuple[str, ...]:
     """Return what a candidate does in each state of a probe."""
-    decider = Decider(candidate, config)
+    decider = GuardedCandidate(candidate, config)
     return tuple(decision_text(decider.decide(state)) for state in probe)
 
 
@@ -132,7 +136,7 @@ def review_queue(
 
     Only decisions that differ from the incumbent's are asked about.
     """
-    mine, other = Decider(candidate, config), Decider(incumbent, config)
+    mine, other = GuardedCandidate(candidate, config), GuardedCandidate(incumbent, config)
     items = []
     for state in probe:
         decision, before = mine.decide(state), other.decide(state)
@@ -144,10 +148,14 @@ def review_queue(
         if len(joules) > 1 and joules[1] > 0.0:
             uncertainty = max(0.0, min(1.0, joules[0] / joules[1]))
         estimate = decision.estimate
-        expected = joules[0] if joules else 300.0 * state.job.gpu_count * (0.0 if estimate is None else estimate.seconds)
+        expected = (
+            joules[0] if joules else 300.0 * state.job.gpu_count * (0.0 if estimate is None else estimate.seconds)
+        )
         items.append((uncertainty, max(0.0, expected), _job_words(state), texts))
     uncertain = sorted(items, key=lambda item: -item[0])[: size // 2]
-    costly = sorted((item for item in items if item not in uncertain), key=lambda item: -item[1])[: size - len(uncertain)]
+    costly = sorted((item for item in items if item not in uncertain), key=lambda item: -item[1])[
+        : size - len(uncertain)
+    ]
     return tuple(
         ReviewItem(job=words, candidate=texts[0], incumbent=texts[1], uncertainty=doubt, joules=joules, why=why)
         for why, some in (("uncertain", uncertain), ("costly", costly))

@@ -169,6 +169,8 @@ class FakeDriver:
         self._gpus = gpus
         self._broken = broken
         self.opened = 0
+        self.shares: dict[str, float] = {}
+        """Of MIG devices; of others the driver does not tell."""
 
     def __enter__(self) -> "FakeDriver":
         self.opened += 1
@@ -187,6 +189,11 @@ class FakeDriver:
             if gpu.mig:
                 return gpu.identity.uuid
         raise DeviceError(f"no GPU has the slice {mig_uuid}")
+
+    def mig_share(self, mig_uuid: str) -> float:
+        if mig_uuid not in self.shares:
+            raise DeviceError(f"nothing is known of the slice {mig_uuid}")
+        return self.shares[mig_uuid]
 
 
 def order_of(*minors: int, shares: bool = False, problem: str = "") -> GpuOrder:

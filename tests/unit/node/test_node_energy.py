@@ -118,6 +118,23 @@ def test_mig_slice_gets_no_figure() -> None:
     assert row.flags == (QualityFlag.MIG,)
 
 
+@given(
+    slices=st.lists(st.integers(1, 7), min_size=1, max_size=7).filter(lambda found: sum(found) <= 7),
+    board=st.floats(min_value=0.0, max_value=35_000.0),
+)
+def test_slices_of_a_board_have_together_no_more_than_the_board_and_all_of_it_if_all_are_held(
+    slices: list[int], board: float
+) -> None:
+    rows = [measure(1000.0 + board, gpu=saved(mig=True, mig_share=held / 7.0)) for held in slices]
+    if any(row.joules is None for row in rows):  # the counter stood still
+        assert all(row.reason is not None for row in rows)
+        return
+    total = sum(row.joules or 0.0 for row in rows)
+    assert total <= board * (1.0 + 1e-9)
+    assert total == pytest.approx(board * sum(slices) / 7.0)
+    assert {(row.source, row.scope) for row in rows} == {(EnergySource.MODEL, EnergyScope.MIG_ESTIMATE)}
+
+
 def test_shared_gpu_takes_its_share_of_the_samples() -> None:
     samples = {"polled_joules": 20_000.0, "sampled_seconds": 100.0, "share_joules": 14_000.0, "shared_seconds": 60.0}
     row = measure(21_000.0, samples=samples)

@@ -1,4 +1,4 @@
-"""Jobs on slices of GPUs (MIG): nothing is known of a slice's energy, and no clock is a slice's own."""
+"""Jobs on slices of GPUs (MIG): energy is the board's by slices, if their size is known; no clock is a slice's own."""
 
 from pathlib import Path
 
@@ -87,3 +87,31 @@ def test_slices_without_a_prologs_state_are_unknown_too(bench: Bench) -> None:
     assert [(gpu.gpu_uuid, gpu.joules, gpu.scope) for gpu in report.gpus] == [
         ("GPU-0000", None, EnergyScope.MIG_ESTIMATE)
     ]
+
+
+def test_jobs_on_slices_share_the_boards_energy_by_their_slices(bench: Bench) -> None:
+    bench.driver.shares = {"MIG-aaaa": 2 / 7, "MIG-bbbb": 4 / 7}
+    hooks = [
+        bench.hook(7, "0", entry(), CUDA_VISIBLE_DEVICES="MIG-aaaa"),
+        bench.hook(8, "1", entry(), CUDA_VISIBLE_DEVICES="MIG-bbbb"),
+    ]
+    for hook in hooks:
+        run_prolog(bench.context(), hook)
+    bench.clock.advance(70)
+    for hook in hooks:
+        run_epilog(bench.context(), hook)
+    first, second = (report.gpus[0] for report in bench.reports())
+    board = bench.gpus[0].watts * 70.0
+    assert (first.joules, second.joules) == (pytest.approx(board * 2 / 7), pytest.approx(board * 4 / 7))
+    for gpu in (first, second):
+        assert (gpu.source, gpu.scope, gpu.reason) == (EnergySource.MODEL, EnergyScope.MIG_ESTIMATE, None)
+        assert QualityFlag.MIG in gpu.flags and gpu.coverage_seconds == pytest.approx(70.0)
+
+
+def test_a_job_with_more_slices_than_it_can_see_gets_no_share(bench: Bench) -> None:
+    bench.driver.shares = {"MIG-aaaa": 1 / 7}
+    hook = bench.hook(7, "0,1", entry(), CUDA_VISIBLE_DEVICES="MIG-aaaa")
+    run_prolog(bench.context(), hook)
+    bench.clock.advance(10)
+    run_epilog(bench.context(), hook)
+    assert [gpu.joules for report in bench.reports() for gpu in report.gpus] == [None]
