@@ -155,7 +155,7 @@ def test_a_database_of_another_schema_says_upgrade(tmp_path: Path) -> None:
 def test_time_that_does_not_suffice_for_the_live_policy_ends_with_the_reason(tmp_path: Path) -> None:
     config = site_config(tmp_path, max_minutes=1e-6)
     fill(config, Site(jobs=220))
-    with pytest.raises(TrainingError, match="within the time"):
+    with pytest.raises(TrainingError, match="time did not suffice"):
         run(config)
 
 
