@@ -18,7 +18,7 @@ from slurm_energy.lab.jobs import submit
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(2400)]
 
-USERS = ("ann", "ben", "cat", "dan", "eva", "fay")
+USERS = ("alice", "ben", "cat", "dan", "eva", "fay")
 PARTITIONS = (PartitionSpec(name="a100", nodes=2, gpus_per_node=8),)
 SETTINGS: dict[str, dict[str, Any]] = {
     "policy": {"name": "oracle", "max_slowdown": 0.12},

@@ -18,7 +18,7 @@ from slurm_energy.learning.nightly import judgement, night
 from slurm_energy.learning.nightly.administration import candidate_desk
 from slurm_energy.learning.nightly.night import retrain
 from slurm_energy.learning.nightly.tuning import Cost, SiteReplay
-from slurm_energy.policy.candidate import CandidatePolicy
+from slurm_energy.policy.candidate import CandidatePolicy, candidates_folder
 from slurm_energy.reporting.candidates import story_lines
 from slurm_energy.store.promotion import candidate_rows, stage_of
 from slurm_energy.store.session import open_engine, store_session
@@ -144,7 +144,7 @@ def test_what_is_odd_about_a_history_is_said(tmp_path: Path, quick: list[str], s
 def test_only_one_run_works_at_a_time(tmp_path: Path) -> None:
     config = site_config(tmp_path)
     fill(config, Site(jobs=150))
-    with night.alone(night.candidates_folder(config)), pytest.raises(TrainingError, match="another retrain is at work"):
+    with night.alone(candidates_folder(config)), pytest.raises(TrainingError, match="another retrain is at work"):
         run(config)
 
 

@@ -32,6 +32,7 @@ from slurm_energy.policy.candidate import (
     CandidatePolicy,
     NameClocks,
     SiteEstimates,
+    candidates_folder,
     configured_policy,
     read_candidate,
     write_candidate,
@@ -65,11 +66,6 @@ class Night:
 def clear_work(config: Config) -> None:
     """Remove what a finished night worked with; the next one begins afresh."""
     shutil.rmtree(candidates_folder(config) / WORK_FOLDER, ignore_errors=True)
-
-
-def candidates_folder(config: Config) -> Path:
-    """Return where candidates lie."""
-    return Path(config.nightly.directory or Path(config.daemon.state_directory) / "candidates")
 
 
 def retrain(config: Config, *, say: Say, actor: str, seed: int | None = None) -> Night:
