@@ -138,6 +138,11 @@ class CandidatePolicy:
         return {(one.user_id, one.group): one.clocks for one in names}
 
 
+def candidates_folder(config: Config) -> Path:
+    """Return where a site's candidates lie."""
+    return Path(config.nightly.directory or Path(config.daemon.state_directory) / "candidates")
+
+
 def configured_policy(made_at_seconds: float = 0.0) -> CandidatePolicy:
     """Return what the site's configuration alone is: the incumbent where no candidate is live."""
     return CandidatePolicy(candidate_id="configured", made_at_seconds=made_at_seconds)

@@ -152,7 +152,7 @@ def test_it_is_known_which_policy_decided_a_job(engine: Engine) -> None:
         found = assignment_of(session, "d1")
         assert found is not None
         assert (found.challenger_id, found.decided_at_seconds, found.probability) == ("a", 5.0, 1.0)
-        assert found.shadow == {"clocks_mhz": {"a100": 1110}, "partitions": [], "error": ""}
+        assert found.shadow == {"clocks_mhz": {"a100": 1110}, "partitions": [], "error": "", "milliseconds": 0.0}
 
 
 def test_the_folder_is_kept_as_it_was_written(engine: Engine, tmp_path: Path) -> None:

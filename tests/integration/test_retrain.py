@@ -13,10 +13,13 @@ from slurm_energy.config import Config
 from slurm_energy.domain.ids import ClusterName, GpuTypeName
 from slurm_energy.domain.promotion import Stage
 from slurm_energy.errors import SchemaVersionError, TrainingError
-from slurm_energy.learning.nightly import night
+from slurm_energy.evaluation.gate.sheet import STAGE_NAMES, ScoreSheet, StageResult, StageVerdict
+from slurm_energy.learning.nightly import judgement, night
+from slurm_energy.learning.nightly.administration import candidate_desk
 from slurm_energy.learning.nightly.night import retrain
 from slurm_energy.learning.nightly.tuning import Cost, SiteReplay
-from slurm_energy.policy.candidate import CandidatePolicy
+from slurm_energy.policy.candidate import CandidatePolicy, candidates_folder
+from slurm_energy.reporting.candidates import story_lines
 from slurm_energy.store.promotion import candidate_rows, stage_of
 from slurm_energy.store.session import open_engine, store_session
 
@@ -141,7 +144,7 @@ def test_what_is_odd_about_a_history_is_said(tmp_path: Path, quick: list[str], s
 def test_only_one_run_works_at_a_time(tmp_path: Path) -> None:
     config = site_config(tmp_path)
     fill(config, Site(jobs=150))
-    with night.alone(night.candidates_folder(config)), pytest.raises(TrainingError, match="another retrain is at work"):
+    with night.alone(candidates_folder(config)), pytest.raises(TrainingError, match="another retrain is at work"):
         run(config)
 
 
@@ -155,12 +158,12 @@ def test_a_database_of_another_schema_says_upgrade(tmp_path: Path) -> None:
 def test_time_that_does_not_suffice_for_the_live_policy_ends_with_the_reason(tmp_path: Path) -> None:
     config = site_config(tmp_path, max_minutes=1e-6)
     fill(config, Site(jobs=220))
-    with pytest.raises(TrainingError, match="within the time"):
+    with pytest.raises(TrainingError, match="time did not suffice"):
         run(config)
 
 
 def test_the_command_ends_with_1_and_the_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     config = site_config(tmp_path)
     fill(config, Site(jobs=30))
@@ -171,4 +174,67 @@ def test_the_command_ends_with_1_and_the_reason(
     )
     monkeypatch.setattr(time, "time", lambda: NOW)
     assert main(["--config", str(file), "retrain"]) == 1
-    assert "30 jobs" in capsys.readouterr().err
+    assert "30 jobs" in capfd.readouterr().err
+
+
+def sheet(stopped: str = "") -> ScoreSheet:
+    stages = [
+        StageResult(
+            stage=name,
+            verdict=StageVerdict.STOPPED if name == stopped else StageVerdict.PASSED,
+            summary=f"{name} of a test",
+            score=0.8,
+        )
+        for name in STAGE_NAMES
+    ]
+    return ScoreSheet(
+        candidate_id="c", incumbent_id="configured", judged_at_seconds=NOW, stages=tuple(stages), value=0.8
+    )
+
+
+@pytest.mark.parametrize(("stopped", "stage"), [("", Stage.SHADOW), ("twin", Stage.REJECTED)])
+def test_what_the_gate_says_moves_the_candidate_and_is_shown(
+    tmp_path: Path,
+    quick: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    stopped: str,
+    stage: Stage,
+) -> None:
+    config = site_config(tmp_path)
+    fill(config, Site())
+    made = retrain(config, say=lambda _: None, actor="root", seed=3)
+    assert made.candidate.policy is not None, "the fake replays like total-cost better"
+    seen: list[Any] = []
+
+    def judge(*given: Any) -> ScoreSheet:
+        seen.append(given[2])
+        return sheet(stopped)
+
+    monkeypatch.setattr(judgement, "judge", judge)
+    assert judgement.judge_night(made, config, lambda _: None) is not bool(stopped)
+    history = seen[0]
+    first, second = history.twin.make_workload(1), history.twin.make_workload(2)
+    assert {job.job_id for job in first.jobs} != {job.job_id for job in second.jobs}
+    assert sum(history.load.gpu_hours) > 100.0
+    with candidate_desk(config) as desk:
+        story = desk.story(made.candidate.candidate_id)
+    assert story.line.stage is stage
+    page = "\n".join(story_lines(story))
+    assert "HyperScore" in page
+    assert ("STOPPED" in page) == bool(stopped)
+    assert "twin of a test" in page
+
+
+def test_clocks_of_names_alone_go_to_shadow_without_a_policy_to_judge(
+    tmp_path: Path, quick: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = site_config(tmp_path)
+    fill(config, Site())
+    made = retrain(config, say=lambda _: None, actor="root", seed=3)
+    alike = replace(made, candidate=replace(made.candidate, policy=None))
+    monkeypatch.setattr(judgement, "judge", lambda *_: pytest.fail("there is no policy to judge"))
+    assert judgement.judge_night(alike, config, lambda _: None) is None
+    with candidate_desk(config) as desk:
+        line = desk.story(made.candidate.candidate_id).line
+    assert line.stage is Stage.SHADOW
+    assert "clocks of" in line.last

@@ -13,11 +13,9 @@ from slurm_energy.config import Config
 from slurm_energy.domain.ids import ClusterName
 from slurm_energy.domain.promotion import LivePolicy, PolicyEvent, Stage
 from slurm_energy.errors import CandidateError, PolicyError
-from slurm_energy.learning.nightly.judgement import GATE
-from slurm_energy.learning.nightly.night import candidates_folder
 from slurm_energy.learning.nightly.sequential import CanaryReport
-from slurm_energy.learning.nightly.stages import APPROVE, RATE, REJECT, canary_report, shadow_evidence
-from slurm_energy.policy.candidate import read_candidate
+from slurm_energy.learning.nightly.stages import APPROVE, GATE, RATE, REJECT, canary_report, shadow_evidence
+from slurm_energy.policy.candidate import candidates_folder, read_candidate
 from slurm_energy.store.promotion import (
     candidate_rows,
     find_candidate,

@@ -16,6 +16,7 @@ from slurm_energy.errors import CandidateError
 from slurm_energy.evaluation.gate import GateHistory, GateSettings, LoadHistory, ScoreSheet, TwinRuns, judge
 from slurm_energy.learning.nightly.night import Night
 from slurm_energy.learning.nightly.site_twin import HELD_OUT_FILE
+from slurm_energy.learning.nightly.stages import ACTOR, GATE
 from slurm_energy.policy.candidate import CandidatePolicy, read_candidate
 from slurm_energy.store.promotion import (
     candidate_rows,
@@ -30,9 +31,6 @@ from slurm_energy.twin.engine.job import Workload
 from slurm_energy.twin.workloads.csv_file import read_csv
 from slurm_energy.twin.world.file import load_world
 
-GATE = "gate"
-"""Reason of the event that has a score sheet as its evidence."""
-ACTOR = "slurm-energyd"
 _RESAMPLED_SHARE = 0.8
 """Of the held-out jobs, that each seed of the gate's twin draws."""
 

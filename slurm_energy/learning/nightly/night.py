@@ -25,13 +25,14 @@ from slurm_energy.errors import CandidateError, SpoolError, TrainingError, Workl
 from slurm_energy.files import write_atomically
 from slurm_energy.learning.nightly.history import SiteHistory, read_history
 from slurm_energy.learning.nightly.name_clocks import name_clocks
-from slurm_energy.learning.nightly.site_twin import SiteTwin, build_twin
+from slurm_energy.learning.nightly.site_twin import ReplayFiles, build_twin
 from slurm_energy.learning.nightly.tuning import Evaluations, SiteReplay, Tuned, tune
 from slurm_energy.policy.automatic import chosen_policy
 from slurm_energy.policy.candidate import (
     CandidatePolicy,
     NameClocks,
     SiteEstimates,
+    candidates_folder,
     configured_policy,
     read_candidate,
     write_candidate,
@@ -58,18 +59,13 @@ class Night:
     candidate: CandidatePolicy
     incumbent: CandidatePolicy
     history: SiteHistory
-    twin: SiteTwin | None
+    twin: ReplayFiles | None
     is_new: bool
 
 
 def clear_work(config: Config) -> None:
     """Remove what a finished night worked with; the next one begins afresh."""
     shutil.rmtree(candidates_folder(config) / WORK_FOLDER, ignore_errors=True)
-
-
-def candidates_folder(config: Config) -> Path:
-    """Return where candidates lie."""
-    return Path(config.nightly.directory or Path(config.daemon.state_directory) / "candidates")
 
 
 def retrain(config: Config, *, say: Say, actor: str, seed: int | None = None) -> Night:
@@ -140,7 +136,7 @@ def _tuned(  # noqa: PLR0913, PLR0917  # what a step of the night needs
     seed: int,
     begun: float,
     say: Say,
-) -> tuple[SiteTwin | None, Tuned]:
+) -> tuple[ReplayFiles | None, Tuned]:
     """Return the site's twin and the prices that do best in it; none of both where its jobs cannot be replayed."""
     nothing = Tuned(policy=None, learned_cost=1.0, held_out_cost=None, figures={})
     try:
@@ -176,7 +172,7 @@ def _tuned(  # noqa: PLR0913, PLR0917  # what a step of the night needs
     return twin, tuned
 
 
-def _estimates(clocks: tuple[NameClocks, ...], twin: SiteTwin | None) -> SiteEstimates | None:
+def _estimates(clocks: tuple[NameClocks, ...], twin: ReplayFiles | None) -> SiteEstimates | None:
     factors = {} if twin is None else dict(twin.power_factors)
     return SiteEstimates(clocks=clocks, power_factors=factors) if clocks or factors else None
 

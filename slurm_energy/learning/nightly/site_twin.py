@@ -29,7 +29,7 @@ _MAX_FACTOR = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SiteTwin:
+class ReplayFiles:
     """The files that a comparison is made with."""
 
     world: Path
@@ -42,7 +42,7 @@ class SiteTwin:
     assumptions: tuple[str, ...]
 
 
-def build_twin(history: SiteHistory, folder: Path, max_jobs: int) -> SiteTwin:
+def build_twin(history: SiteHistory, folder: Path, max_jobs: int) -> ReplayFiles:
     """Write the site's world, and its jobs before and after the split; files that are there already are used.
 
     Args:
@@ -69,7 +69,7 @@ def build_twin(history: SiteHistory, folder: Path, max_jobs: int) -> SiteTwin:
         raise TrainingError(
             f"{counts[0]} jobs before and {counts[1]} after the split can be replayed: at least one of each is needed"
         )
-    return SiteTwin(
+    return ReplayFiles(
         world=path,
         learned_from=folder / LEARNED_FILE,
         held_out=folder / HELD_OUT_FILE,

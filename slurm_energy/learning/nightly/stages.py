@@ -9,6 +9,8 @@ from slurm_energy.store.promotion.outcomes import ShadowCounts, canary_jobs, sha
 from slurm_energy.store.session import Session
 
 ACTOR = "slurm-energyd"
+GATE = "gate"
+"""Reason of the event that has a score sheet as its evidence."""
 APPROVE, REJECT, RATE = "approve", "reject", "rate"
 """Reasons of events with which a person says what to do with a candidate."""
 MIN_SHADOW_ANSWERS = 20

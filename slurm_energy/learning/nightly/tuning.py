@@ -86,6 +86,8 @@ class Evaluations:
 
     path: Path
     known: dict[str, Cost | None] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+    """Why a policy could not be replayed in this run; it is tried again when the night is resumed."""
 
     @classmethod
     def read(cls, path: Path) -> "Evaluations":
@@ -142,7 +144,9 @@ class SiteReplay:
             records = {record.policy: record for record in result.runs}
             for text in some:
                 record = records.get(text)
-                self.evaluations.keep(self._key(text), None if record is None else Cost.of(record.metrics))
+                if record is not None:
+                    self.evaluations.keep(self._key(text), Cost.of(record.metrics))
+            self.evaluations.failures.update({failure.policy: failure.error for failure in result.failed})
         return [self.evaluations.known.get(self._key(text)) for text in texts]
 
     def _key(self, text: str) -> str:
@@ -179,9 +183,8 @@ def tune(  # noqa: PLR0913  # what is searched, where, and how it is reported
     live_text = served_text(live, config)
     base = learned.costs([live_text])[0]
     if base is None:
-        raise TrainingError(
-            "the live policy could not be replayed within the time (nightly.max_minutes) or failed in the twin"
-        )
+        why = learned.evaluations.failures.get(live_text, "the time did not suffice (nightly.max_minutes)")
+        raise TrainingError(f"the live policy {live} could not be replayed: {why}; it stays")
     best, cost = _search(config, base, learned, seed, say)
     if best is None:
         return Tuned(policy=None, learned_cost=1.0, held_out_cost=None, figures={})
