@@ -210,7 +210,10 @@ class _Judgement:
         self._review = review_queue(
             self.candidate, self.incumbent, self.settings.config, self._probe, self.settings.review_size
         )
-        return fusion_result(found, self.settings.min_value)
+        has_evidence = any(
+            stage.stage in {"twin", "off-policy"} and stage.verdict is StageVerdict.PASSED for stage in stages
+        )
+        return fusion_result(found, self.settings.min_value, has_evidence=has_evidence)
 
     def sheet(self, stages: tuple[StageResult, ...]) -> ScoreSheet:
         """Return the sheet."""

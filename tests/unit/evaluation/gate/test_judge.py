@@ -84,11 +84,12 @@ def test_bad_candidate_is_stopped_at_the_stage_where_it_should_be(
     assert (sheet.value, sheet.hyperscore) == (0.0, None)
 
 
-def test_nothing_known_of_the_cluster_gives_no_value_above_the_bound_by_itself() -> None:
+def test_candidate_of_which_neither_twin_nor_log_says_anything_is_stopped() -> None:
     sheet = judge(make_candidate("oracle"), make_candidate("slurm-default"), GateHistory(), SETTINGS)
     verdicts = {stage.stage: stage.verdict for stage in sheet.stages}
     assert verdicts["twin"] is verdicts["impact"] is verdicts["off-policy"] is StageVerdict.NOT_JUDGED
-    assert not sheet.passed
+    assert sheet.stopped_by is not None
+    assert "neither twin nor log" in sheet.stopped_by.summary
 
 
 def test_very_different_candidate_needs_a_person_where_the_site_says_so() -> None:
