@@ -1,8 +1,10 @@
 """`slurm-energy policy`."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -10,7 +12,7 @@ import click
 from slurm_energy.cli.context import JSON_OPTION, print_json, settings
 from slurm_energy.cli.retrain import actor_name
 from slurm_energy.config import Config
-from slurm_energy.errors import StoreError
+from slurm_energy.errors import CandidateError, StoreError
 from slurm_energy.policy.automatic import AUTOMATIC, checkpoint_folder, chosen_policy
 from slurm_energy.policy.checkpoint_files import check_files
 from slurm_energy.policy.registry import LEARNED, create_policy, known_policy_names, masked_parts, policy_summary
@@ -87,15 +89,23 @@ def list_policies(as_json: bool) -> int:
 
 @policy.command(epilog="Example: slurm-energy policy show oracle")
 @click.argument("name", required=False)
+@click.option(
+    "--html",
+    "page",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write a candidate's score sheet to this file, as a page with plots.",
+)
 @JSON_OPTION
-def show(name: str | None, as_json: bool) -> int:
+def show(name: str | None, page: Path | None, as_json: bool) -> int:
     """Show a policy's version and what it does, or a candidate's score sheet and history by its id.
 
     Without a name the configured policy: under policy.name = "auto" that is what auto selects on this host.
     """
     config = settings()
     if name is not None and name != AUTOMATIC and policy_name(name) not in known_policy_names():
-        return _show_candidate(config, name, as_json)
+        return _write_sheet(config, name, page) if page is not None else _show_candidate(config, name, as_json)
+    if page is not None:
+        raise click.UsageError("--html is for a candidate's score sheet: name a candidate, see policy list")
     choice = chosen_policy(config)
     configured = choice.config.policy.name
     chosen = configured if name is None or name == AUTOMATIC else name
@@ -123,6 +133,21 @@ def show(name: str | None, as_json: bool) -> int:
         click.echo(f"{key.replace('_', ' '):<20}{value}")
     if choice.note:
         click.echo(choice.note, err=True)
+    return 0
+
+
+def _write_sheet(config: Config, candidate_id: str, page: Path) -> int:
+    """Write a candidate's score sheet as a page."""
+    from slurm_energy.evaluation.gate.sheet import ScoreSheet  # noqa: PLC0415  # the gate's libraries only when needed
+    from slurm_energy.reporting.score_sheet import score_sheet_html  # noqa: PLC0415  # plots only when needed
+
+    with _desk(config) as desk:
+        found = desk.story(candidate_id).sheet
+    if found is None:
+        raise CandidateError(f"candidate {candidate_id} was not judged by the gate yet: it has no score sheet")
+    sheet = ScoreSheet.from_json(json.dumps(found.get("sheet")))
+    page.write_text(score_sheet_html(sheet), encoding="utf-8")
+    click.echo(f"{page}: score sheet of candidate {candidate_id}")
     return 0
 
 

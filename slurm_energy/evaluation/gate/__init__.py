@@ -155,8 +155,12 @@ class _Judgement:
             self._seen, trouble = sandboxed(self.candidate, config, limits, _PROBE_SEED)
         else:
             self._seen, trouble = observe(self.candidate, config, edge_states(limits.states, _PROBE_SEED)), ""
-        usual = observe(
-            self.incumbent, config, edge_states(min(limits.states, self.settings.probe_states), _PROBE_SEED)
+        # The states make the guard act on any rule of clocks: the shipped one says how often it must.
+        count = min(limits.states, self.settings.probe_states)
+        oracle = CandidatePolicy(candidate_id="oracle", made_at_seconds=0.0, policy="oracle")
+        usual = max(
+            (observe(one, config, edge_states(count, _PROBE_SEED)) for one in (self.incumbent, oracle)),
+            key=lambda seen: seen.guard_changes,
         )
         return sandbox_result(self._seen, trouble, usual, limits)
 
@@ -206,7 +210,10 @@ class _Judgement:
         self._review = review_queue(
             self.candidate, self.incumbent, self.settings.config, self._probe, self.settings.review_size
         )
-        return fusion_result(found, self.settings.min_value)
+        has_evidence = any(
+            stage.stage in {"twin", "off-policy"} and stage.verdict is StageVerdict.PASSED for stage in stages
+        )
+        return fusion_result(found, self.settings.min_value, has_evidence=has_evidence)
 
     def sheet(self, stages: tuple[StageResult, ...]) -> ScoreSheet:
         """Return the sheet."""

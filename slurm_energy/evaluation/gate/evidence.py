@@ -82,7 +82,7 @@ def _twin(evidence: SiteEvidence, config: Config) -> TwinRuns | None:
 
 @dataclass(frozen=True, slots=True)
 class _Resampled:
-    """The held-out jobs, drawn anew by user: what a candidate saves must not hang on the jobs of a few."""
+    """The held-out jobs, drawn by user: what a candidate saves must not hang on the jobs of a few."""
 
     path: Path
 

@@ -192,8 +192,20 @@ def fused(
     return FusedValue(value=value, raw=raw, weights=shares, consistency_ratio=hierarchy.consistency_ratio)
 
 
-def fusion_result(found: FusedValue | None, min_value: float) -> StageResult:
-    """Return what the fused value says; one below the bound stops the candidate."""
+def fusion_result(found: FusedValue | None, min_value: float, *, has_evidence: bool = True) -> StageResult:
+    """Return what the fused value says; one below the bound stops the candidate.
+
+    Args:
+        found: The value, None where no stage has a score.
+        min_value: Least V.
+        has_evidence: Whether twin or log says what it does to energy: without, nothing speaks for a candidate.
+    """
+    if not has_evidence:
+        return StageResult(
+            stage="fusion",
+            verdict=StageVerdict.STOPPED,
+            summary="neither twin nor log says what it does to energy: the cluster's jobs cannot be replayed yet",
+        )
     if found is None:
         return StageResult(stage="fusion", verdict=StageVerdict.STOPPED, summary="no stage has a score")
     low = found.value < min_value

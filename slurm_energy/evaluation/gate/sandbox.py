@@ -37,8 +37,8 @@ class SandboxLimits:
     latency_milliseconds: float = 20.0
     """CPU time within which 99 of 100 decisions are made."""
     max_guard_changes: float = 0.01
-    """Share of the answers that the guard changes beyond the incumbent's: states at the edges are made so that it has
-    something to do."""
+    """Share of the answers that the guard changes beyond those of the incumbent, or of `oracle` where it changes more
+    of them: states at the edges are made so that it has something to do."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -201,7 +201,7 @@ def sandbox_result(
     Args:
         found: What was seen of it, None where it did not come back.
         trouble: Why not.
-        incumbent: What was seen of the incumbent over the same states.
+        incumbent: What was seen of the incumbent, or of `oracle`, over the same kind of states.
         limits: What it may take.
     """
     if found is None:

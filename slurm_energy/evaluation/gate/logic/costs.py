@@ -86,8 +86,18 @@ def _cost(option: tuple[int, int], units: Any, prices: Prices, opened: Any, waki
     return cost
 
 
-def chooses_the_cheapest_of_the_allowed(path: Path) -> None:
-    """The option that is chosen costs no more, by the formula, than any other inside room and power."""
+def costs_what_the_formula_says(path: Path) -> None:
+    """Each option costs what the reference page's formula says, whatever one price is."""
+    table, prices, symbol, opened, waking, units, view = _priced(path)
+    figures = table._costs(PricedJob(units=units, bounds=None, spare_watts=inf), prices, np.ones(4, dtype=bool), view)
+    for placement, figure in zip(table._placements, figures, strict=True):
+        expected = _cost((placement.place, placement.clock), units, prices, opened, waking if opened else 0.0)
+        path.promise(figure <= expected + 1e-6 * (1.0 + symbol), "no more than the formula")
+        path.promise(figure >= expected - 1e-6 * (1.0 + symbol), "no less than the formula")
+
+
+def _priced(path: Path) -> tuple[CostTable, Prices, float, Any, Any, float, ClusterView]:
+    """Return a table, and prices of which one is a symbol, on a cluster that wakes and opens nodes or not."""
     table = CostTable(_table(), _PLACES)
     price = path.choice("price", (*_PRICES, "device_watts"))
     given: dict[str, Any] = dict.fromkeys(_PRICES, 0.5) | {"makespan_watts": 0.0, "last_end_seconds": 3.0}
@@ -98,9 +108,15 @@ def chooses_the_cheapest_of_the_allowed(path: Path) -> None:
     else:
         given[price] = symbol
     prices = Prices(device_watts=np.array(devices), **given)
-    opened, waking = path.choice("nodes", ((0, 0.0), (1, 0.0), (1, 700.0), (2, 700.0)))
+    opened, waking = path.choice("nodes", ((0, 700.0), (1, 0.0), (1, 700.0), (2, 700.0)))
     units = path.choice("units", (1.0, 100.0))
     view = cast(ClusterView, _View(opened, waking))
+    return table, prices, symbol, opened, waking, units, view
+
+
+def chooses_the_cheapest_of_the_allowed(path: Path) -> None:
+    """The option that is chosen costs no more, by the formula, than any other inside room and power."""
+    table, prices, _, opened, waking, units, view = _priced(path)
     free = [path.whole("free in the first", 0, 2), path.whole("free in the second", 0, 2)]
     found = table.choose(PricedJob(units=units, bounds=None, spare_watts=inf), prices, free, view)
     allowed = [option for option in _SECONDS if bool(free[option[0]] >= 1)]
@@ -132,12 +148,14 @@ def keeps_masks_and_power(path: Path) -> None:
     spare = inf if path.boolean("no budget") else path.real("spare watts")
     prices = Prices(*(0.0,) * 6, device_watts=np.zeros(2))
     found = table.choose(
-        PricedJob(units=1.0, bounds=bounds, spare_watts=spare), prices, [1, 1], cast(ClusterView, _View())
+        PricedJob(units=4.0, bounds=bounds, spare_watts=spare), prices, [1, 1], cast(ClusterView, _View())
     )
     fits = list(_SECONDS)
     share = 1.0 - _MARGIN
     in_limit = [
-        option for option in fits if (longest[option[0]] == inf or bool(_SECONDS[option] <= longest[option[0]] * share))
+        option
+        for option in fits
+        if (longest[option[0]] == inf or bool(4.0 * _SECONDS[option] <= longest[option[0]] * share))
     ]
     fits = in_limit or fits
     within = fits
@@ -191,29 +209,30 @@ def keeps_the_price_of_power_in_its_range(path: Path) -> None:
     """The price of power rises while the budget is used up and never leaves 0 to 3."""
     price = PowerPrice()
     price.price = before = path.real("price", 0.0, 3.0)
-    budget = path.choice("budget", (inf, 0.0, 1000.0))
+    budget = path.choice("budget", (inf, 0.0, 0.5, 1000.0))
     power, coming = path.real("power", 0.0), path.real("coming", 0.0)
     waits, free = path.boolean("waits"), path.boolean("free")
     view = SimpleNamespace(
         power_budget_watts=budget, power_watts=power, coming_watts=coming, num_waiting=int(waits), free_gpus=[int(free)]
     )
     price.move(cast(ClusterView, view))
-    if budget != 1000.0:
+    if budget in (inf, 0.0):
         path.promise(price.price == 0.0, "without a budget power has no price")
         return
     path.promise(price.price >= 0.0, "never below 0")
     path.promise(price.price <= 3.0, "never above its ceiling")
     usage = power + coming
-    full = bool(usage / 1000.0 > 0.95) or (waits and free)
+    full = bool(usage / budget > 0.95) or (waits and free)
     path.promise(price.price >= before if full else price.price <= before, "rises while the budget binds, falls else")
-    if not (waits and free):
-        step = 0.2 * (usage / 1000.0 - 0.95)
-        moved = before + step
-        inside = bool(moved >= 0.0) and bool(moved <= 3.0)
-        path.promise(not inside or abs(price.price - moved) <= 1e-9, "by a fifth of what is used above the share")
+    used = usage / budget
+    counted = 1.0 if waits and free and used < 1.0 else used
+    moved = before + 0.2 * (counted - 0.95)
+    inside = bool(moved >= 0.0) and bool(moved <= 3.0)
+    path.promise(not inside or abs(price.price - moved) <= 1e-9, "by a fifth of what is used above the share")
 
 
 COST_PROMISES: Mapping[str, Callable[[Path], None]] = {
+    "formula of the cost": costs_what_the_formula_says,
     "cheapest of the allowed": chooses_the_cheapest_of_the_allowed,
     "masks and power": keeps_masks_and_power,
     "bounds of a job": makes_bounds_of_what_the_job_says,

@@ -73,10 +73,12 @@ def refuses_what_slurm_would(path: Path) -> None:
     )
     memory = path.maybe("memory", lambda: path.real("memory", 0.0))
     max_memory = path.maybe("max memory", lambda: path.real("max memory", 0.0))
-    tasks, cpus = path.whole("tasks", 1), path.maybe("max cpus", lambda: path.whole("max cpus", 1))
+    tasks = path.maybe("tasks", lambda: path.whole("tasks", 1))
+    cpus = path.choice("max cpus", (None, 0, 2, 8))
+    per_task = path.choice("cpus per task", (None, 3))
     job = JobRequest(
         user_id=1000, gpus=(GpuDemand(count=1),), time_limit_minutes=limit, nodes_min=nodes, memory_per_node_mib=memory,
-        tasks=tasks, account="physics", qos=None,
+        tasks=tasks, cpus_per_task=per_task, account="physics", qos=None,
     )  # fmt: skip
     home = partition(
         HOME, max_time_minutes=longest, max_nodes=most, min_nodes=least, max_memory_per_node_mib=max_memory,
@@ -88,7 +90,7 @@ def refuses_what_slurm_would(path: Path) -> None:
         (longest is None or limit is None or bool(limit <= longest))
         and (most is None or bool(nodes <= most))
         and bool(nodes >= least)
-        and (cpus is None or bool(tasks <= cpus * nodes))
+        and (cpus is None or bool((tasks or 1) * (per_task or 1) <= cpus * nodes))
         and (max_memory is None or memory is None or bool(memory <= max_memory))
     )
     path.promise((why is None) == fits, "open exactly where every limit lets the job in")
@@ -139,10 +141,12 @@ def finds_room_only_where_it_is(path: Path) -> None:
     waiting, claimed = path.whole("waiting", 0, 8), path.whole("claimed", 0, 8)
     cpus, memory = path.whole("free cpus on a", 0, 64), path.real("free memory on a", 0.0)
     asked_memory = path.real("memory", 0.0)
+    kind = path.choice("kind", ("plain", "a100", "a40", "exclusive", "no tasks", "feature", "array"))
     job = JobRequest(
-        user_id=1000, gpus=(GpuDemand(count=wanted),), nodes_min=nodes, tasks=nodes, cpus_per_task=4,
-        memory_per_node_mib=asked_memory,
-        features=path.choice("features", (None, "ib")), array=path.choice("array", (None, "0-3")),
+        user_id=1000, gpus=(GpuDemand(count=wanted, slurm_type=kind if kind[0] == "a" and kind != "array" else None),),
+        nodes_min=nodes, tasks=None if kind == "no tasks" else nodes, cpus_per_task=None if kind == "no tasks" else 4,
+        exclusive=kind == "exclusive", memory_per_node_mib=asked_memory,
+        features="ib" if kind == "feature" else None, array="0-3" if kind == "array" else None,
     )  # fmt: skip
     holding = (
         _node("a", HOME, "a100", count=8, allocated=8 - free[0], cpus=64, cpus_allocated=64 - cpus, memory_mib=1e9,
@@ -158,7 +162,12 @@ def finds_room_only_where_it_is(path: Path) -> None:
     if job.array is not None or not up:
         path.promise(not found, "no room for an array, and none in a partition that is down")
         return
-    a_serves = bool(free[0] >= 1) and bool(cpus >= 4) and bool(memory >= asked_memory)
+    needed = -(-(job.tasks or 1) * (job.cpus_per_task or 1) // nodes)
+    a_serves = bool(free[0] >= 1) and bool(cpus >= needed) and bool(memory >= asked_memory)
+    a_serves = a_serves and not (job.exclusive and bool(cpus < 64))
+    if job.gpu_types == {"a40"}:
+        path.promise(not found, "no room on another type")
+        return
     b_serves = bool(free[1] >= 1) and job.features is None
     usable = [gpus for gpus, serves in zip(free, (a_serves, b_serves), strict=True) if serves]
     large = sum(bool(gpus * nodes >= wanted) for gpus in usable)

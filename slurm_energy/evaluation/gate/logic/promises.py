@@ -7,7 +7,7 @@ are symbols. What a promise says is written down here in its own terms (ends, li
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from math import inf
+from math import ceil, inf
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -22,7 +22,7 @@ from slurm_energy.energy_model.catalog import BoardLimits
 from slurm_energy.energy_model.operating_point import ClockTable, OperatingPoint
 from slurm_energy.energy_model.relative_speed import RelativeCost
 from slurm_energy.evaluation.gate.logic.symbols import Path
-from slurm_energy.policy.base import Case
+from slurm_energy.policy.base import Case, CountCost
 from slurm_energy.policy.guard import clocks as guard_clocks
 from slurm_energy.policy.guard import gpu_count as guard_count
 from slurm_energy.policy.guard import partitions as guard_partitions
@@ -61,7 +61,7 @@ class SymbolComparison:
         found = self.costs.get((gpu_type, reference))
         if found is None:
             # Middle ratios only say which type is the faster one; worst ones are what is reckoned with.
-            middle = self.path.choice("time ratio", (0.5, 2.0))
+            middle = self.path.choice("time ratio", (0.75, 4.0 / 3.0))
             source: Any = self.path.choice("source of ratios", ("runs of this name", "measured"))
             for pair, least in (((gpu_type, reference), middle), ((reference, gpu_type), 1.0 / middle)):
                 self.costs[pair] = RelativeCost(
@@ -137,6 +137,17 @@ def takes_the_limit_that_slurm_enforces(path: Path) -> None:
         GuardConfig(),
     )
     path.promise((shortest is None) == (first == inf), "no estimate without any limit")
+    terms = [path.real("longest", 0.0), path.real("longest", 0.0)]
+    both = [
+        candidate(name, A100, partition=partition(name, max_time_minutes=minutes), is_submitted_to=True)
+        for name, minutes in zip((HOME, OTHER), terms, strict=True)
+    ]
+    least = guard_clocks.expected_runtime(
+        case_of(cast(JobRequest, SimpleNamespace(time_limit_minutes=None)), SymbolComparison(path), candidates=both),
+        GuardConfig(),
+    )
+    tightest = terms[0] if terms[0] <= terms[1] else terms[1]
+    path.promise(least is not None and least.upper_seconds == 0.8 * (60.0 * tightest), "the shortest of two limits")
     path.promise(
         shortest is None or shortest.upper_seconds == GuardConfig().unknown_runtime_share * found, "else a share"
     )
@@ -421,14 +432,14 @@ def gives_a_declared_count(path: Path) -> None:
     """No count outside the user's numbers, none that misses a deadline, no node too small; else the job's own."""
     declared = path.choice("declared", ((), (2,), (1, 2, 4)))
     deadline = path.maybe("deadline", lambda: path.real("deadline", 1.0, 9.9e10))
-    offered = path.choice("offered", ((), (2,), (1, 2), (2, 4), (1, 2, 4)))
+    offered = path.choice("offered", ((), (2,), (1, 2, 4)))
     options = tuple(GpuCountOption(gpus=gpus) for gpus in offered)
     refusal = path.choice("refusal", ("", "account"))
     job = _job(
         gpus=(GpuDemand(count=2),), gpu_counts=declared, deadline_seconds=deadline, count_options=options,
         count_refusal=refusal, partitions=(HOME,),
     )  # fmt: skip
-    upper = path.real("upper", 0.0)
+    upper = 3600.0
     runtime = path.maybe("runtime", lambda: RuntimeEstimate(seconds=0.0, upper_seconds=upper, source="history", gpus=2))
     scaling = _Scaling(path)
     fits = path.boolean("larger fits")
@@ -442,7 +453,9 @@ def gives_a_declared_count(path: Path) -> None:
     given = case_of(job, SymbolComparison(path), runtime=runtime, scaling=scaling, snapshot=snapshot)
     switch = path.choice("switch", ("on", "off"))
     case = Case(**{name: getattr(given, name) for name in ("job", "snapshot", "now_seconds", "runtime", "scaling")})
-    found = guard_count.with_chosen_count(case, Config(policy=replace(PolicyConfig(), gpu_count=cast(Any, switch))))
+    weighs = runtime is None and deadline is None and offered == (1, 2, 4) and path.boolean("policy weighs")
+    config = Config(policy=replace(PolicyConfig(), gpu_count=cast(Any, switch)))
+    found = guard_count.with_chosen_count(case, config, _two_is_dear if weighs else None)
     path.promise(found.asked == 2, "what was asked for is known")
     if not declared or switch == "off" or refusal or not offered:
         path.promise(found.gpus is None, "without a choice, the job's own number stays unsaid")
@@ -450,6 +463,14 @@ def gives_a_declared_count(path: Path) -> None:
         path.promise(bool(found.reasons) == bool(declared), "and a user who named numbers hears why")
         return
     path.promise(found.gpus == 2 or found.gpus in offered, "a number that was offered")
+    can_have = [gpus for gpus in offered if gpus == 2 or (gpus > 2 and fits)]
+    if 1 in offered and (
+        deadline is None or (runtime is not None and bool(NOW + upper * _slowest(scaling, 2, 1) <= deadline))
+    ):
+        can_have.append(1)
+    path.promise(found.case.gpu_counts == tuple(sorted(can_have)), "the choice is among all that can be had")
+    if weighs and len(can_have) > 1:
+        path.promise(found.gpus != 2, "a policy that weighs the numbers chooses")
     path.promise(found.case.job.gpu_count == found.gpus, "the case is judged with the number that is given")
     path.promise((found.gpus == 2) == (found.case.job is job), "and the job changes with it")
     # One node of four GPUs or two: four GPUs fit the one, and in no case two nodes of two, since there is one node.
@@ -457,8 +478,7 @@ def gives_a_declared_count(path: Path) -> None:
         path.promise(fits, "no more GPUs than the nodes have")
     if found.gpus is not None and found.gpus < 2 and deadline is not None:
         path.promise(runtime is not None, "fewer GPUs under a deadline need a known run time")
-        slowest = scaling.slowest(2, found.gpus)
-        path.promise(NOW + upper * slowest <= deadline, "no predicted end after the deadline")
+        path.promise(NOW + upper * _slowest(scaling, 2, found.gpus) <= deadline, "no predicted end after the deadline")
     path.promise((Reason.GPU_COUNT in found.reasons) == (found.gpus != 2), "the number that changes says so")
     path.promise((Reason.GPU_COUNT_KEPT in found.reasons) == (found.gpus == 2), "the number that stays says so")
 
@@ -482,9 +502,54 @@ class _Scaling:
             self.found[key] = self.path.real(f"speed-up of {gpus} at {deviations}", 1.0, float(gpus))
         return self.found[key]
 
-    def slowest(self, before: int, gpus: int) -> float:
-        """Return the longest time ratio within the doubt."""
-        return max(self.speedup(before, away) / self.speedup(gpus, away) for away in (0.0, -1.645, 1.645))
+
+def _slowest(scaling: _Scaling, before: int, gpus: int) -> float:
+    """Return the longest time ratio within the doubt."""
+    return max(scaling.speedup(before, away) / scaling.speedup(gpus, away) for away in (0.0, -1.645, 1.645))
+
+
+def _two_is_dear(cases: Sequence[Case]) -> Sequence[CountCost]:
+    return [
+        CountCost(gpus=one.job.gpu_count, joules=9.0 if one.job.gpu_count == 2 else 1.0, has_room=True) for one in cases
+    ]
+
+
+def offers_only_what_the_nodes_hold(path: Path) -> None:
+    """A number of GPUs is had where every partition of the job has enough nodes of that size, with CPUs and memory."""
+    nodes = path.choice("nodes", (0, 1, 2))
+    gpus, cpus = path.choice("GPUs", (3, 4)), path.whole("cpus of a node", 0, 100)
+    memory = path.maybe("memory", lambda: path.real("memory of a node", 0.0))
+    option = GpuCountOption(gpus=gpus, nodes=nodes, cpus_per_node=cpus, memory_per_node_mib=memory)
+    sizes = path.choice("GPUs of the nodes", ((2, 2), (1, 4), (2, 4)))
+    has = [path.whole("node's cpus", 0, 100) for _ in sizes]
+    mib = [path.maybe("known memory", lambda: path.real("node's memory", 0.0)), 1e9]
+    available = path.boolean("first is available")
+    wanted = path.choice("type", (None, "a40"))
+    kind = path.choice("type of the first", ("a100", "a40")) if wanted else "a100"
+    pool = tuple(
+        SimpleNamespace(
+            available=available or number > 0, cpus=has[number], memory_mib=mib[number],
+            gpus=(SimpleNamespace(slurm_type=kind if number == 0 else "a40", count=size),),
+        )
+        for number, size in enumerate(sizes)
+    )  # fmt: skip
+    snapshot = SimpleNamespace(nodes_by_partition={HOME: pool, OTHER: ()}, partition_by_name={
+        HOME: partition(HOME), OTHER: partition(OTHER)}, default_partition=partition(HOME))  # fmt: skip
+    where = path.choice("asked", ((HOME,), (HOME, OTHER)))
+    job = _job(gpus=(GpuDemand(count=1, slurm_type=wanted),), partitions=where)
+    found = guard_count._fits_nodes(case_of(job, SymbolComparison(path), snapshot=snapshot), option)
+    serving = [number for number in (0, 1) if (number > 0 or available) and (number > 0 or wanted in (None, kind))]
+    count = nodes or -(-gpus // max((sizes[number] for number in serving), default=1))
+    each = cpus if nodes else ceil(cpus / count)
+    share = 0.9
+    enough = [
+        number
+        for number in serving
+        if sizes[number] >= -(-gpus // count)
+        and bool(has[number] * share >= each)
+        and (memory is None or bool((mib[number] or 0.0) * share >= memory))
+    ]
+    path.promise(found == (len(enough) >= count and where == (HOME,)), "exactly where the nodes hold it")
 
 
 def tries_clocks_inside_every_rule(path: Path) -> None:
@@ -569,10 +634,12 @@ def adds_a_hint_only_where_slurm_would_take_it(path: Path) -> None:
         prefer=path.choice("prefer", (None, "slow")),
         reservation=path.choice("reservation", (None, "maintenance")),
         nodes_min=path.whole("nodes", 1, 2),
-        tasks=path.whole("tasks", 1, 64),
-        memory_per_node_mib=path.real("memory", 1.0, 1e6),
+        tasks=path.maybe("tasks", lambda: path.whole("tasks", 1, 64)),
+        cpus_per_task=path.choice("cpus per task", (None, 2)),
+        memory_per_node_mib=path.real("memory", 0.0, 1e6),
     )
-    cpus, memory, gpus = path.whole("node cpus", 1, 128), path.real("node memory", 1.0, 1e6), path.whole("gpus", 0, 8)
+    cpus, gpus = path.whole("node cpus", 0, 128), path.whole("gpus", 0, 8)
+    memory = path.maybe("known memory", lambda: path.real("node memory", 1.0, 1e6))
     has, available = path.boolean("has the feature"), path.boolean("available")
     node = SimpleNamespace(
         available=available, cpus=cpus, memory_mib=memory, gpu_count=gpus,
@@ -582,11 +649,11 @@ def adds_a_hint_only_where_slurm_would_take_it(path: Path) -> None:
     snapshot = SimpleNamespace(nodes_by_partition={HOME: (node,)})
     case = case_of(job, SymbolComparison(path), snapshot=snapshot)
     routing = RoutingConfig(node_hints=opened)
-    verdict = guard_partitions.allowed_hint(proposed, case, [candidate(HOME, A100)], routing)
+    verdict = guard_partitions.allowed_hint(proposed, case, [candidate(OTHER, A40), candidate(HOME, A100)], routing)
     own_words = job.features is not None or job.prefer is not None or job.reservation is not None
     could = proposed is not None and opened and not own_words and has and available
-    could = could and bool(job.nodes_min <= 1) and bool(cpus >= cast(int, job.tasks)) and bool(gpus >= 1)
-    could = could and bool(memory >= cast(float, job.memory_per_node_mib))
+    could = could and bool(job.nodes_min <= 1) and bool(cpus >= (job.tasks or 1) * (job.cpus_per_task or 1))
+    could = could and bool(gpus >= 1) and bool((memory or 0.0) >= cast(float, job.memory_per_node_mib))
     path.promise(verdict.prefer == (proposed if could else None), "a hint exactly where the node could run the job")
     path.promise(bool(verdict.notes) == (proposed is not None and not could), "and a note where it is left out")
 
@@ -600,6 +667,7 @@ GUARD_PROMISES: Mapping[str, Callable[[Path], None]] = {
     "fair exchange": asks_enough_energy_for_time,
     "open partitions with room": names_open_partitions_with_room,
     "declared count": gives_a_declared_count,
+    "nodes for a count": offers_only_what_the_nodes_hold,
     "trials inside every rule": tries_clocks_inside_every_rule,
     "measured clock": begins_with_a_measured_clock_that_keeps_the_rules,
     "node hint": adds_a_hint_only_where_slurm_would_take_it,

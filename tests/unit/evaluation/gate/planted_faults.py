@@ -19,7 +19,9 @@ PLACES: Mapping[tuple[str, ...], Sequence[str]] = {
     ("node hint", "open partitions with room"): functions(
         "guard.partitions", "allowed_partitions allowed_hint _could_run _could_hold _has_gpus"
     ),
-    ("declared count",): functions("guard.gpu_count", "with_chosen_count _may_have _fits_nodes _fits _sizes"),
+    ("declared count", "nodes for a count"): functions(
+        "guard.gpu_count", "with_chosen_count _may_have _fits_nodes _fits _sizes"
+    ),
     ("trials inside every rule", "measured clock"): functions(
         "guard.trials", "counted_clocks has_trials trial_bounds learned_verdict"
     ),
@@ -32,7 +34,7 @@ PLACES: Mapping[tuple[str, ...], Sequence[str]] = {
         *functions("site.comparison", "landing_on first_tried with_room rivals_of time_ratio slowdown_left"),
         *functions("site.clock_terms", "ClockTerms.is_worth_its_time ClockTerms.min_ratio"),
     ],
-    ("price of power", "bounds of a job", "masks and power", "cheapest of the allowed"): [
+    ("formula of the cost", "price of power", "bounds of a job", "masks and power", "cheapest of the allowed"): [
         *functions("rules.cost_table", "CostTable.choose CostTable._within CostTable._costs CostTable._running_costs"),
         *functions("rules.cost_table", "CostTable._nodes"),
         *functions("rules.tables", "bounds_of"),
@@ -59,5 +61,11 @@ def refuted_by(mutant: Mutant, names: Sequence[str]) -> str | None:
         return next((name for name in names if not prove(name, PROMISES[name]).holds), None)
 
 
-SAME: frozenset[tuple[str, str]] = frozenset()
+SAME: frozenset[tuple[str, str]] = frozenset(
+    {
+        ("_could_run", "constant: 0.0 -> 1.0"),  # the largest of no node: no node holds the job either way
+        ("_room", "constant: 1.0 -> 2.0"),  # no room is any number below 0
+        ("slowdown_left", "operator: 1.0 + max_slowdown -> 1.0 - max_slowdown"),  # a matter of rounding alone
+    }
+)
 """Changes that change no decision, by function and text, each with the reason."""

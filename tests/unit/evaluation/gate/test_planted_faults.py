@@ -1,0 +1,23 @@
+import pytest
+from planted_faults import FAULTS, planted_faults, refuted_by
+
+from slurm_energy.evaluation.gate.logic.checks import PROMISES
+from slurm_energy.evaluation.gate.logic.symbols import prove
+
+
+def test_fault_is_in_force_only_while_it_is_planted() -> None:
+    mutant, names = next(
+        (mutant, names) for mutant, names in planted_faults() if mutant.function.endswith(":slowdown_left")
+    )
+    assert refuted_by(mutant, names) is not None
+    assert prove("landing", PROMISES["landing"]).holds
+
+
+@pytest.mark.slow
+def test_planted_faults_are_refuted() -> None:
+    faults = planted_faults(FAULTS)
+    alive = [fault for fault, names in faults if refuted_by(fault, names) is None]
+    print(f"{len(faults) - len(alive)} of {len(faults)} planted faults refuted")
+    for fault in alive:
+        print(f"not refuted: {fault.function} line {fault.line}: {fault.text}")
+    assert len(alive) <= len(faults) // 10
