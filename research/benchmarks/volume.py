@@ -187,6 +187,9 @@ def make(engine: Engine, gpu_rows: int) -> None:
                 connection.execute(text(statement))
             connection.commit()
             print(f"{end} of {jobs} jobs", flush=True)
+        for table in () if is_sqlite else ("job", "node_energy", "gpu_energy"):  # rows came with their numbers
+            of_table = f"pg_get_serial_sequence('{table}', 'row_id')"
+            connection.execute(text(f"SELECT setval({of_table}, (SELECT max(row_id) FROM {table}))"))
         for statement in indexes:
             connection.execute(text(statement))
         connection.commit()

@@ -37,9 +37,13 @@ def billing(since: float | None, apply: bool, database: str | None) -> int:
     slurm = CommandSettings.of(config)
     for one in weights:
         present = _present(slurm, one.partition)
-        wanted = with_gpu_weight(present, one.weight)
+        wanted = with_gpu_weight(present or "", one.weight)
         click.echo(f"# {visible(one.partition)}: {one.mean_watts:.0f} W a GPU over {one.gpu_hours:.0f} GPU hours")
         click.echo(f'PartitionName={visible(one.partition)} TRESBillingWeights="{wanted}"')
+        if present is None and apply:
+            raise SlurmError(f"partition {one.partition}: scontrol does not say its present weights, nothing is set")
+        if present is None:
+            click.echo(f"# {visible(one.partition)}: scontrol does not say its present weights: add them", err=True)
         if apply and wanted != present:
             _scontrol(slurm, "update", f"PartitionName={one.partition}", f"TRESBillingWeights={wanted}")
     for name in left_out:
@@ -48,12 +52,12 @@ def billing(since: float | None, apply: bool, database: str | None) -> int:
     return 0
 
 
-def _present(slurm: CommandSettings, partition: str) -> str:
-    """Return what slurmctld counts now; empty where it cannot be asked."""
+def _present(slurm: CommandSettings, partition: str) -> str | None:
+    """Return what slurmctld counts now, None where it cannot be asked."""
     try:
         found = _PRESENT.search(_scontrol(slurm, "show", "partition", partition))
     except (SlurmError, OSError):
-        return ""
+        return None
     return "" if found is None or found.group(1) == "(null)" else found.group(1)
 
 

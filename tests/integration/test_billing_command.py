@@ -48,3 +48,15 @@ def test_weights_are_printed_and_set_only_with_apply(
     asked = (site.parent / "asked").read_text().splitlines()
     update = ["update PartitionName=a100 TRESBillingWeights=CPU=1.0,GRES/gpu=1"]
     assert asked == ["show partition a100", *(update if apply else [])]
+
+
+def test_nothing_is_set_where_slurm_does_not_say_what_it_counts_now(
+    site: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    scontrol = site.parent / "scontrol"
+    scontrol.write_text(f'#!/bin/sh\necho "$@" >> {site.parent}/asked\n[ "$1" = update ]\n')
+    database = f"sqlite:///{site.parent}/e.sqlite"
+    words = ["--config", str(site), "billing", "--since", "2020-01-01", "--database", database, "--apply"]
+    assert main(words) == 1
+    assert "does not say its present weights, nothing is set" in capfd.readouterr().err
+    assert (site.parent / "asked").read_text().splitlines() == ["show partition a100"]

@@ -218,25 +218,6 @@ def test_csv_of_groups() -> None:
     assert second["group"].startswith("'=")
 
 
-@pytest.mark.parametrize(
-    ("host", "said"),
-    [
-        (EnergySum(joules=7_655.0, readings=1), "-10.0 % against GPUs and processors here"),
-        (NO_READING, "+45.8 % against GPUs here"),
-    ],
-)
-def test_slurms_own_figure_stands_beside_ours_with_the_difference(host: EnergySum, said: str) -> None:
-    story = replace(make_story(), job=make_job(slurm_energy_joules=18_000.0, host=host))
-    text = printed(render_explain, story)
-    assert f"Slurm's own acct_gather_energy 18.0 kJ: {said}" in text
-
-
-def test_slurms_own_figure_is_not_compared_with_a_part_of_the_job() -> None:
-    unknown = EnergySum(joules=12_345.0, readings=2, unknown_readings=1)
-    story = replace(make_story(), job=make_job(slurm_energy_joules=18_000.0, gpu=unknown))
-    assert "against" not in next(line for line in printed(render_explain, story).splitlines() if "acct_gather" in line)
-
-
 def test_a_page_shows_what_all_comes_to_before_its_plots_and_rows() -> None:
     page = render_html(make_months())
     assert page.index('class="parts"') < page.index("<svg") < page.index('class="rows"')
