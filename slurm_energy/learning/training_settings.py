@@ -99,7 +99,7 @@ class TrainingSettings:
         return toml_text(self.document())
 
     def sha256(self) -> str:
-        """Return the hash of all that the weights follow from; new names and settings do not change it by themselves."""
+        """Return the hash of all that weights follow from; new names and settings do not change it by themselves."""
         tables = _fixed(self.document())
         for name, added in ADDED.items():
             tables[name] = {key: value for key, value in tables[name].items() if (key, value) not in added.items()}

@@ -1,6 +1,7 @@
 """How much slower a job may become on the GPU type of another partition; the order of a list decides nothing else."""
 
 from itertools import permutations
+from typing import Any
 
 import pytest
 from guard_questions import clocks, decide, routing_to
@@ -23,7 +24,7 @@ def cluster(*names: str, full: tuple[str, ...] = ()) -> ClusterSnapshot:
     return make_snapshot(*nodes, partitions=tuple(make_partition(name) for name in names))
 
 
-def sent(names: tuple[str, ...], bound: float, full: tuple[str, ...] = (), **job: float) -> EnergyDecision:
+def sent(names: tuple[str, ...], bound: float, full: tuple[str, ...] = (), **job: Any) -> EnergyDecision:
     config = make_config(routing_open=True, max_type_slowdown=bound)
     return decide(
         make_job(partitions=names, **job),

@@ -21,8 +21,6 @@ from energy_records import (
 from slurm_energy.domain.decision import AnswerDetails, OptionCost, RuntimeEstimate
 from slurm_energy.domain.ids import DecisionId, JobId, PartitionName
 from slurm_energy.domain.report import (
-    ComparisonRecord,
-    DecisionRecord,
     EnergySum,
     ExplainRecord,
 )

@@ -16,7 +16,6 @@ from energy_records import (
     make_groups,
     make_job,
     make_report,
-    make_story,
     printed,
 )
 
@@ -30,7 +29,6 @@ from slurm_energy.domain.report import (
     GroupEnergyRecord,
 )
 from slurm_energy.reporting.energy_table import render_table
-from slurm_energy.reporting.explanation import render_explain
 from slurm_energy.reporting.machine import render_csv, render_json
 from slurm_energy.reporting.quantities import moment_text
 from slurm_energy.reporting.templates import render_html
