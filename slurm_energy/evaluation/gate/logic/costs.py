@@ -19,7 +19,7 @@ _MARGIN = 0.05
 
 
 class _View:
-    """A cluster that wakes and opens as told."""
+    """A cluster that wakes and opens nodes as a promise wants it."""
 
     def __init__(self, opened: Any = 1, joules: Any = 7.0) -> None:
         self.opened, self.joules = opened, joules

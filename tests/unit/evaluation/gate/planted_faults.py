@@ -64,7 +64,6 @@ def refuted_by(mutant: Mutant, names: Sequence[str]) -> str | None:
 SAME: frozenset[tuple[str, str]] = frozenset(
     {
         ("_could_run", "constant: 0.0 -> 1.0"),  # the largest of no node: no node holds the job either way
-        ("_room", "constant: 1.0 -> 2.0"),  # no room is any number below 0
         ("slowdown_left", "operator: 1.0 + max_slowdown -> 1.0 - max_slowdown"),  # a matter of rounding alone
     }
 )
