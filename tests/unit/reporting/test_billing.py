@@ -1,5 +1,5 @@
 import pytest
-from test_rendering import NO_READING, make_report
+from energy_records import NO_READING, make_report
 
 from slurm_energy.domain.report import EnergyReport, EnergySum, EnergyUse, GroupEnergyRecord
 from slurm_energy.reporting.billing import billing_weights, with_gpu_weight
