@@ -6,7 +6,7 @@ PYTEST_FLAGS ?=
 # Tests start hundreds of Python processes: without compiled modules each of them would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-unit test-cluster unit quick coverage figures compiled check other-checks lint format bench results results-quick docs native clean install-demo install-unit install-test install-package deb rpm dist site
+.PHONY: help demo test test-unit test-cluster unit quick coverage figures compiled check other-checks lint format bench results results-quick docs native clean install-demo install-unit install-test install-package deb rpm dist site releases
 
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s:
@@ -66,6 +66,12 @@ QUICK_CLUSTER_TESTS := tests/e2e/test_one_job.py -k "reaches_prolog_and_epilog o
 test-cluster: install-test native compiled  ## Tests of processes, databases, hooks and a real Slurm; as root
 	@$(CLUSTER_PYTEST) -n $(CLUSTER_WORKERS) --dist loadfile --no-loadscope-reorder -m 'not alone' $(CLUSTER_TESTS) $(PYTEST_FLAGS)
 	@$(CLUSTER_PYTEST) -m alone $(CLUSTER_TESTS) $(PYTEST_FLAGS)
+
+# Where a release cannot be had, this fails, unless ALLOW_MISSING_RELEASES=1.
+RELEASES ?= host trixie forky
+
+releases: install-test native compiled  ## One job from submission to report on each Slurm: this host's, 24.11, 26.05
+	@SLURM_ENERGY_RELEASES="$(RELEASES)" $(CLUSTER_PYTEST) -v tests/e2e/test_releases.py $(PYTEST_FLAGS)
 
 lint: install-test
 	$(BIN)/ruff format --check .

@@ -18,6 +18,8 @@ MAINTAINER = "slurm-energy <slurm-energy@localhost>"
 def build_debs(trees: Trees, output: Path, compression: str = "xz") -> list[Path]:
     """Build every package and return the files; without compression it takes seconds."""
     output.mkdir(parents=True, exist_ok=True)
+    for old in output.glob("slurm-energy*.deb"):  # of another version: the install page's patterns name one of each
+        old.unlink()
     architecture = _said(["dpkg", "--print-architecture"])
     built = []
     for package in PACKAGES:

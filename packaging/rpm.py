@@ -24,12 +24,13 @@ def build_rpms(trees: Trees, output: Path) -> list[Path]:
         folder = trees.of(package) / "usr" / "share" / "licenses" / package.name
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "LICENSE").write_text(licence_text(), encoding="utf-8")
-    before = set(output.glob("*.rpm"))
-    with tempfile.TemporaryDirectory(prefix="slurm-energy-rpm-") as folder:
-        spec = Path(folder) / "slurm-energy.spec"
+    for old in output.glob("slurm-energy*.rpm"):  # of another version: the install page's patterns name one of each
+        old.unlink()
+    with tempfile.TemporaryDirectory(prefix="slurm-energy-rpm-") as top:
+        spec = Path(top) / "slurm-energy.spec"
         spec.write_text(spec_text(trees), encoding="utf-8")
         macros = {
-            "_topdir": folder,
+            "_topdir": top,
             "_rpmdir": str(output.resolve()),
             "_build_name_fmt": "%%{NAME}-%%{VERSION}-%%{RELEASE}.%%{ARCH}.rpm",
         }
@@ -40,7 +41,7 @@ def build_rpms(trees: Trees, output: Path) -> list[Path]:
         if done.returncode != 0:
             sys.stderr.write(done.stdout[-2000:] + done.stderr[-4000:])
             done.check_returncode()
-    return sorted(set(output.glob("slurm-energy*.rpm")) - before) or sorted(output.glob("slurm-energy*.rpm"))
+    return sorted(output.glob("slurm-energy*.rpm"))
 
 
 def spec_text(trees: Trees) -> str:

@@ -115,8 +115,8 @@ def lay_out(folder: Path, version: str = __version__, python: Path = Path("/usr/
     _environment(common, Path(f"/usr/bin/python{minor[0]}.{minor[1]}"))
     plugins = folder / "plugins"
     _run(["make", "--no-print-directory", "-s", "-C", str(REPOSITORY / "plugin"), f"BUILD={plugins}"])
-    for name, package in ((SPANK_PLUGIN, COMMON), (JOB_SUBMIT_PLUGIN, "slurm-energy-controller")):
-        _put(folder / package, PACKAGE_PLUGINS / name, (plugins / name).read_bytes())
+    for name, owner in ((SPANK_PLUGIN, COMMON), (JOB_SUBMIT_PLUGIN, "slurm-energy-controller")):
+        _put(folder / owner, PACKAGE_PLUGINS / name, (plugins / name).read_bytes())
     _put(common, PACKAGE_FOLDER / "maintain.sh", (HERE / "scripts" / "maintain.sh").read_bytes(), _MODE_PROGRAM)
     _commands(folder)
     for package in PACKAGES[1:]:

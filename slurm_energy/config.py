@@ -209,6 +209,13 @@ class RoutingConfig:
 
     open: bool = setting(False, "Jobs that name no partition may be sent to others than the default one.")
     partitions: tuple[str, ...] = setting((), "Partitions open for routing; empty: all the user may use.")
+    max_type_slowdown: float = setting(
+        0.05,
+        "Most that a job may be slower, at default clocks, on the GPU type of another partition than where Slurm would "
+        "have started it (ratio); a user's own --energy-max-slowdown is of type and clock together.",
+        0.0,
+        10.0,
+    )
     less_gpu_memory: bool = setting(
         False, "Whether that may be to GPUs of less memory, on which no run of the job's name has run through yet."
     )

@@ -57,6 +57,11 @@ def lab() -> None:
 )
 @click.option("--directory", type=click.Path(path_type=Path, file_okay=False), help="Folder of the lab.")
 @click.option("--keep", is_flag=True, help="Leave the folder when the lab stops.")
+@click.option(
+    "--root",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Run another root file system's Slurm, made with scripts/lab-root.sh.",
+)
 def up(
     *,
     name: str,
@@ -67,6 +72,7 @@ def up(
     time_scale: float,
     directory: Path | None,
     keep: bool,
+    root: Path | None,
 ) -> int:
     """Start a lab and return when its nodes are idle; it keeps running until `lab down`."""
     spec = LabSpec(
@@ -77,6 +83,7 @@ def up(
         daemon=not no_daemon,
         time_scale=time_scale,
         keep=keep,
+        root=root,
         partitions=tuple(parse_partition(text) for text in partitions) or DEFAULT_PARTITIONS,
     )
     started = start_lab(spec, progress=lambda step: click.echo(step, err=True))

@@ -38,13 +38,11 @@ def retrain(seed: int | None, is_judged: bool, as_json: bool) -> int:
 
     made = night.retrain(config, say=report, actor=actor_name(), seed=seed)
     passed: bool | None = None
-    if is_judged and judgement.has_gate():
+    if is_judged:
         try:
-            sheet = judgement.judge_night(made, config)
+            passed = judgement.judge_night(made, config, report)
         except MemoryError as error:
             raise TrainingError("the gate needs more memory than there is: the candidate stays unjudged") from error
-        passed = sheet.passed
-        report(f"gate: {'passed' if passed else 'not passed'}, value {sheet.value:.3f}")
     night.clear_work(config)
     candidate = made.candidate
     if as_json:

@@ -23,11 +23,15 @@ def twin() -> None:
     metavar="NAME|FILE",
     help="Cluster to replay on; else one made from the accounting; what is assumed is printed.",
 )
+@click.option(
+    "--orders", is_flag=True, help="Try every order of the partitions under Slurm alone instead, and name the best."
+)
 @comparison_options
 def replay(
     *,
     sacct: Path,
     world: str | None,
+    orders: bool,
     policies: tuple[str, ...],
     reference: str,
     hours: float | None,
@@ -41,10 +45,11 @@ def replay(
     """Run a cluster's own jobs under several policies, until no job is left or for --hours.
 
     Jobs come when they were submitted and have the work that they did; what they drew is modelled, not read. Without
-    --policy: slurm-default and adaptive-price.
+    --policy: slurm-default and adaptive-price. With --orders it says which static order of the partitions is the best.
     """
     from slurm_energy.cli.comparison import Output, compare  # noqa: PLC0415  # numpy and scipy only when needed
     from slurm_energy.evaluation.arena.plan import ArenaPlan  # noqa: PLC0415  # likewise
+    from slurm_energy.evaluation.partition_order import order_sentences, tried_orders  # noqa: PLC0415  # likewise
     from slurm_energy.evaluation.replay import world_of_accounting  # noqa: PLC0415  # likewise
 
     assumptions = () if world is not None else world_of_accounting(sacct, skip_bad=skip_bad).assumptions
@@ -59,12 +64,12 @@ def replay(
         skip_bad=skip_bad,
         reference=reference,
     )
-    output = Output(
-        json_path=json_path,
-        html_path=html_path,
-        command=typed_command(),
-        assumptions=tuple(f"Assumed: {text}." for text in assumptions),
-    )
+    assumed = tuple(f"Assumed: {text}." for text in assumptions)
+    if orders:
+        for line in (*order_sentences(tried_orders(plan)), *assumed):
+            click.echo(line)
+        return 0
+    output = Output(json_path=json_path, html_path=html_path, command=typed_command(), assumptions=assumed)
     return compare(plan, output, workers)
 
 

@@ -225,6 +225,7 @@ class DecisionChange:
     gpus: int | None = None
     """Of the whole job; of a refused change, what was wanted."""
     clocks: tuple[ClockChoice, ...] = ()
+    """In force from then on."""
     note: str = ""
     """What changed, in words."""
 

@@ -39,7 +39,7 @@ MAX_WINDOW_FACTOR = 4.0
 MAX_WORSE = 2
 MAX_REPEATS = 3
 """Further windows at a clock from which a sure answer is hoped for."""
-SURE_ERROR = 0.01
+SURE_ERROR = 0.012
 """Of an answer; one that is less sure has the next window twice as long."""
 
 

@@ -35,6 +35,8 @@ SETTINGS = {
     "max_slowdown": "slowdown bound of jobs that name none, 0 to 2 (default: the configuration's)",
     "mean": "1 holds that bound against the mean over programs, and not against each (default 0)",
     "exchange": "per cent of energy that a clock must save for 1 % of time, 0 to 100 (default: the configuration's)",
+    "type_slowdown": "most that a job may be slower on another GPU type than where Slurm starts it, 0 to 10 (default: "
+    "the configuration's)",
     "assumed": "1 lets GPU types without any clock curve take the A100's in proportion (default 0)",
     "checkpoint": "folder of the learned policy, for gnn",
     "open": "1 lets jobs that name no partition be sent to any (default 0)",
@@ -130,6 +132,8 @@ def _configured(config: Config, name: str, key: str, value: str) -> Config:
         return replace(config, routing=replace(config.routing, open=bool(number), less_gpu_memory=bool(number)))
     if key == "learn" and number in (0.0, 1.0):
         return replace(config, policy=replace(config.policy, learn_from_runs=bool(number)))
+    if key == "type_slowdown" and 0.0 <= number <= 10.0:
+        return replace(config, routing=replace(config.routing, max_type_slowdown=number))
     if key == "assumed" and number in (0.0, 1.0):
         return replace(config, policy=replace(config.policy, assumed_curves=bool(number)))
     if key == "mean" and number in (0.0, 1.0):

@@ -13,8 +13,9 @@ from slurm_energy.lab import inside
 from slurm_energy.lab.host import Host, inspect_host
 from slurm_energy.lab.inside import SCRIPTS, Launcher, Progress, follow, launch, log_paths
 from slurm_energy.lab.layout import Layout, claimed_folder, find_folder, labs_root, remove_folder
-from slurm_energy.lab.prepare import prepare, python_path, recall
+from slurm_energy.lab.prepare import describe, prepare, python_path, recall
 from slurm_energy.lab.products import command_path, open_gpus
+from slurm_energy.lab.root import ROOT_PYTHON, entry_argv, prepare_in_root
 from slurm_energy.lab.simgpu.state import NodeGpuState
 from slurm_energy.lab.spec import LabSpec, PartitionSpec, parse_partition
 from slurm_energy.wire.client import exchange
@@ -137,8 +138,9 @@ class Lab:
 
     def environment(self) -> dict[str, str]:
         """Return the variables that every command inside gets."""
+        python = python_path() if self.spec.root is None else ROOT_PYTHON
         return {
-            "PATH": command_path(self.layout, python_path()),
+            "PATH": command_path(self.layout, python),
             "SLURM_CONF": str(self.layout.slurm_conf),
             "SLURM_ENERGY_CONFIG": str(self.layout.energy_config),
         }
@@ -238,7 +240,7 @@ class Lab:
         Example: `with lab.gpu_state("a100-1") as state: state.gpus[0].reading().energy_joules`.
         """
         self.spec.partition_of(node)
-        return open_gpus(self.layout, node)
+        return open_gpus(self.layout, node, built_elsewhere=self.spec.root is not None)
 
     def _service(self, action: str, name: str, node: str = "") -> None:
         argv = ["/bin/sh", str(SCRIPTS / "service.sh"), action, name, *([node] if node else [])]
@@ -294,15 +296,21 @@ def start_lab(spec: LabSpec, progress: Progress | None = None, *, owned: bool = 
     """
     tell = progress or (lambda _step: None)
     tell("looking at this machine")
-    host = host or inspect_host(accounting=spec.accounting, energy=spec.energy)
+    if spec.root is None:
+        host = host or inspect_host(accounting=spec.accounting, energy=spec.energy)
     if (running := _opened(find_folder(spec.name))) is not None:
         raise LabError(f"lab {spec.name} runs already in {running.directory}; stop it with: slurm-energy lab down")
     with claimed_folder(spec) as layout:
         launcher = None
         try:
             tell("preparing files")
-            prepare(spec, layout, host)
-            launcher = launch(layout, owned=owned, keep=spec.keep)
+            entry: list[str] = []
+            if spec.root is not None:
+                prepare_in_root(spec.root, layout, describe(spec))
+                entry = entry_argv(spec.root, layout)
+            elif host is not None:
+                prepare(spec, layout, host)
+            launcher = launch(layout, owned=owned, keep=spec.keep, entry=entry)
             follow(layout, launcher, _START_LIMIT_SECONDS, tell)
             lab = Lab(spec=spec, layout=layout, init_pid=int(layout.init_pid.read_text()), launcher=launcher)
             if spec.energy and spec.daemon:

@@ -138,12 +138,13 @@ class Launcher:
             self.lifeline = None
 
 
-def launch(layout: Layout, *, owned: bool, keep: bool) -> Launcher:
-    """Start a lab's namespaces around a prepared folder."""
+def launch(layout: Layout, *, owned: bool, keep: bool, entry: Sequence[str] = ()) -> Launcher:
+    """Start a lab's namespaces around a prepared folder; `entry` leads into another root file system."""
     reader, writer = os.pipe() if owned else (os.open(os.devnull, os.O_RDONLY), None)
     try:
         process = subprocess.Popen(
             [
+                *entry,
                 "/bin/sh",
                 str(SCRIPTS / "launch.sh"),
                 str(layout.directory),

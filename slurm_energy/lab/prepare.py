@@ -84,7 +84,8 @@ def recall(text: str) -> LabSpec:
     try:
         values: dict[str, Any] = json.loads(text)
         values["partitions"] = tuple(_partition(item) for item in values["partitions"])
-        values["directory"] = Path(values["directory"]) if values["directory"] else None
+        for key in ("directory", "root"):
+            values[key] = Path(values[key]) if values.get(key) else None
         for key in ("slurm_conf_lines", "users"):
             values[key] = tuple(values[key])
         return LabSpec(**values)
@@ -185,15 +186,22 @@ def _install_database(layout: Layout) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Prepare a lab's folder from the command line: the container's entry calls this."""
-    parser = argparse.ArgumentParser(description="Fill the folder of a lab that runs in a container.")
+    """Prepare a lab's folder from the command line: a container's entry, and a lab in another root, call this."""
+    parser = argparse.ArgumentParser(
+        description="Fill the folder of a lab that runs in a container, or in another root."
+    )
     parser.add_argument("directory", type=Path)
     parser.add_argument("--partition", action="append", help="NAME:NODESxGPUS[:TYPE]; repeat for more")
     parser.add_argument("--accounting", action="store_true")
     parser.add_argument("--no-energy", action="store_true")
     parser.add_argument("--time-scale", type=float, default=60.0)
+    parser.add_argument("--description", action="store_true", help="standard input has the lab's description")
     given = parser.parse_args(arguments)
     try:
+        if given.description:
+            spec = recall(sys.stdin.read())
+            prepare(spec, Layout(given.directory), inspect_host(accounting=spec.accounting, energy=spec.energy))
+            return 0
         partitions = tuple(parse_partition(text) for text in given.partition or ()) or DEFAULT_PARTITIONS
         spec = LabSpec(
             directory=given.directory,

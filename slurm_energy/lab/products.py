@@ -123,9 +123,16 @@ def install_gpus(spec: LabSpec, layout: Layout) -> None:
             )
 
 
-def open_gpus(layout: Layout, node: str) -> NodeGpuState:
-    """Return the open state of a node's GPUs; the caller closes it."""
-    return NodeGpuState(layout.gpu_state(node))
+def open_gpus(layout: Layout, node: str, *, built_elsewhere: bool = False) -> NodeGpuState:
+    """Return the open state of a node's GPUs; the caller closes it.
+
+    Args:
+        layout: The lab's.
+        node: Its name.
+        built_elsewhere: Whether the lab's own library is of another root, for whose C library it was linked.
+    """
+    library = build(cache_directory()).library if built_elsewhere else None
+    return NodeGpuState(layout.gpu_state(node), library)
 
 
 def energy_settings(spec: LabSpec, layout: Layout, ports: Ports) -> dict[str, dict[str, Any]]:

@@ -114,6 +114,7 @@ class LabSpec:
         slurm_conf_lines: Lines at the end of slurm.conf; a key that the lab sets itself is replaced.
         users: Ordinary users that the lab adds.
         keep: Whether the folder stays when the lab stops.
+        root: Another root file system, whose Slurm the lab runs; None: this machine's.
     """
 
     name: str = "lab"
@@ -129,6 +130,7 @@ class LabSpec:
     slurm_conf_lines: tuple[str, ...] = ()
     users: tuple[str, ...] = DEFAULT_USERS
     keep: bool = False
+    root: Path | None = None
 
     def __post_init__(self) -> None:
         if not _NAME.match(self.name):

@@ -15,6 +15,7 @@ from slurm_energy.energy_model.catalog import BoardLimits
 from slurm_energy.policy.jobs import EndedJob
 from slurm_energy.policy.site.clock_terms import EACH_JOB, ClockTerms
 from slurm_energy.policy.site.comparison import Candidate, TypeComparison
+from slurm_energy.policy.site.type_bound import TypeBound, type_bound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +47,8 @@ class Case:
     """Bound on the ratio for this job, from its options and the site."""
     clock_terms: ClockTerms = EACH_JOB
     """Whose slowdown that bound is held against, and what a clock must save for its time."""
+    max_type_slowdown: float | None = None
+    """Bound of the GPU type against where Slurm would start the job; None: `max_slowdown` is of type and clock."""
 
     candidates: tuple[Candidate, ...] = ()
     """Where the job may start: the user's list, else the default partition, or more when routing is open."""
@@ -64,6 +67,11 @@ class Case:
     def comparison(self) -> TypeComparison:
         """What GPU types are compared by for this job."""
         return TypeComparison(limits=self.board_limits, work=self.work, terms=self.clock_terms)
+
+    @property
+    def type_bound(self) -> TypeBound:
+        """What the job's bounds leave on each GPU type."""
+        return type_bound(self.candidates, self.comparison, self.max_slowdown, self.max_type_slowdown)
 
 
 class Policy(Protocol):

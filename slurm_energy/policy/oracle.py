@@ -3,18 +3,8 @@
 from slurm_energy.domain.decision import ClockChoice, PolicyAnswer, Reason
 from slurm_energy.domain.ids import PartitionName
 from slurm_energy.policy.base import Case
-from slurm_energy.policy.site.comparison import (
-    Candidate,
-    cheapest,
-    clock_choice,
-    default_candidate,
-    lacks_runs_at_home,
-    landing_on,
-    landing_types,
-    remaining_slowdown,
-    rivals_of,
-    with_room,
-)
+from slurm_energy.policy.site.comparison import Candidate, clock_choice, landing_on, landing_types, with_room
+from slurm_energy.policy.site.type_bound import cheapest, default_candidate, lacks_runs_at_home
 
 
 class OraclePolicy:
@@ -43,16 +33,17 @@ class OraclePolicy:
             return None, (), ()
         if not with_room(case.candidates):
             return None, (Reason.NO_IDLE_PARTITION,), ("no partition has room now: the choice is left to Slurm",)
-        best = cheapest(case.candidates, case.max_slowdown, case.comparison)
+        best = cheapest(case.candidates, case.type_bound)
         if best is None:
             return None, (), ("the GPU types with room cannot be compared: the choice is left to Slurm",)
-        name = best.candidate.partition.name
-        if best.stays:
-            return None, (), (f"{name}, where Slurm starts the job, costs the least: it is not sent elsewhere",)
-        if lacks_runs_at_home(best.candidate, default_candidate(with_room(case.candidates)), case.comparison):
-            return None, (), (trial_note(best.candidate),)
-        if landing_on(with_room(case.candidates), None) == (best.candidate,):
+        name, idle = best.candidate.partition.name, with_room(case.candidates)
+        own = default_candidate(idle)
+        if landing_on(idle, None) == (best.candidate,) and len(idle) == 1:
             return None, (), (f"{name} alone has room now: Slurm starts the job there without our doing",)
+        if best.candidate is own:
+            return None, (), (f"{name}, where Slurm starts the job, costs the least: it is not sent elsewhere",)
+        if lacks_runs_at_home(best.candidate, own, case.comparison):
+            return None, (), (trial_note(best.candidate),)
         return (name,), (), (f"{name} costs the least of those with room now",)
 
 
@@ -62,15 +53,12 @@ def oracle_clocks(case: Case, partitions: tuple[PartitionName, ...] | None) -> t
     Args:
         case: The job's.
         partitions: Those to which the job is sent, None where it stays as it was submitted; sent elsewhere, it has
-            only what the bound leaves against the fastest partition with room.
+            what its bounds leave against where Slurm would start it.
     """
-    limits, comparison = case.board_limits, case.comparison
-    rivals = rivals_of(with_room(case.candidates), comparison) if partitions is not None else None
+    limits, comparison, type_bound = case.board_limits, case.comparison, case.type_bound
     choices = []
     for gpu_type in landing_types(landing_on(case.candidates, partitions)):
-        bound: float | None = case.max_slowdown
-        if rivals is not None:
-            bound = remaining_slowdown(gpu_type, rivals, case.max_slowdown, comparison)
+        bound = case.max_slowdown if partitions is None else type_bound.left(gpu_type)
         if bound is not None:
             table = comparison.clock_table(gpu_type)
             choices.append(clock_choice(gpu_type, None if table is None else table.best(bound), limits))

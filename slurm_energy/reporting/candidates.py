@@ -6,10 +6,9 @@ from typing import Any
 
 from slurm_energy.domain.promotion import LivePolicy, PolicyEvent
 from slurm_energy.learning.nightly.administration import CandidateLine, CandidateStory
-from slurm_energy.learning.nightly.sequential import TestReport
+from slurm_energy.learning.nightly.sequential import CanaryReport
 from slurm_energy.reporting.visible import visible
 
-_KNOWN_KEYS = ("name", "stage", "passed", "reason", "summary")
 _MAX_TEXT = 160
 
 
@@ -124,22 +123,39 @@ def _sheet_lines(sheet: Mapping[str, Any] | None) -> Iterator[str]:
     passed, value = sheet.get("passed"), sheet.get("value")
     number = f", value {value:.3f}" if isinstance(value, int | float) else ""
     yield f"Gate: {'passed' if passed else 'not passed'}{number}"
+    if isinstance(sheet.get("hyperscore"), int | float):
+        yield f"  HyperScore        {sheet['hyperscore']:.1f}"
+    if sheet.get("needs_person"):
+        yield "  very different from the live policy: a person must approve it (policy approve)"
     document = sheet.get("sheet")
     found: Mapping[str, Any] = document if isinstance(document, Mapping) else {}
-    if isinstance(found.get("hyperscore"), int | float):
-        yield f"  {'HyperScore':<20} {found['hyperscore']:.1f}"
+    weights: Mapping[str, Any] = found.get("weights") or {}
     for stage in found.get("stages", ()):
-        if not isinstance(stage, Mapping):
-            continue
-        name = str(stage.get("name") or stage.get("stage") or "?")
-        words = str(stage.get("reason") or stage.get("summary") or "")
-        yield f"  {visible(name):<20} {'passed' if stage.get('passed') else 'NOT PASSED'}  {cut(words)}"
-        for key, detail in stage.items():
-            if key not in _KNOWN_KEYS and isinstance(detail, int | float | str):
-                yield f"    {visible(str(key)):<24} {cut(str(detail))}"
+        yield from _stage_lines(stage, weights)
+    review = found.get("review") or ()
+    if review:
+        yield "  decisions to look at first"
+    for item in review:
+        what = (
+            f"{item.get('job', '?')}: {item.get('incumbent') or 'as Slurm does'} -> {item.get('candidate') or 'same'}"
+        )
+        yield f"    {item.get('why', ''):<10} {cut(what)}"
 
 
-def report_lines(report: TestReport) -> Iterator[str]:
+def _stage_lines(stage: Mapping[str, Any], weights: Mapping[str, Any]) -> Iterator[str]:
+    name, verdict = str(stage.get("stage", "?")), str(stage.get("verdict", "?"))
+    score, weight = stage.get("score"), weights.get(name)
+    figures = "" if not isinstance(score, int | float) else f" score {score:.2f}"
+    figures += f" weight {weight:.2f}" if isinstance(weight, int | float) else ""
+    yield f"  {visible(name):<16} {verdict.upper() if verdict == 'stopped' else verdict:<10}{figures}"
+    yield f"    {cut(str(stage.get('summary', '')))}"
+    for label, one in (stage.get("intervals") or {}).items():
+        yield f"    {visible(str(label))}: {one['mean']:+.4g} [{one['low']:+.4g}, {one['high']:+.4g}]"
+    for note in stage.get("notes") or ():
+        yield f"    {cut(str(note))}"
+
+
+def report_lines(report: CanaryReport) -> Iterator[str]:
     """Yield what a canary's jobs say so far."""
     yield f"In canary: {report.verdict.value}: {cut(report.reason)}"
     for one in report.comparisons:

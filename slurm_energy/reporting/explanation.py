@@ -205,12 +205,13 @@ def _slurms_own(job: JobEnergyRecord) -> Iterator[str]:
 
 def _changed(change: DecisionChange) -> str:
     """Return one change in a line: where, how many, at which clocks, and what became of it."""
-    clocks = ", ".join(f"{one.gpu_type} at {one.sm_clock_mhz} MHz" for one in change.clocks)
-    wanted = "wanted: " if change.outcome == "refused" else ""
+    refused = change.outcome == "refused"
+    clocks = "" if refused else ", ".join(f"{one.gpu_type} at {one.sm_clock_mhz} MHz" for one in change.clocks)
+    wanted = "wanted: " if refused else ""
     parts = (
         f"partitions {', '.join(change.partitions)}" if change.partitions else "",
         "" if change.gpus is None else f"{change.gpus} GPU{'' if change.gpus == 1 else 's'}",
-        clocks or ("" if change.outcome == "refused" else "default clocks"),
+        clocks or ("" if refused else "default clocks"),
     )
     what = "; ".join(part for part in parts if part)
     return f"{moment_text(change.decided_at_seconds)}: {wanted}{what} ({change.note})"

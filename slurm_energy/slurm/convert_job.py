@@ -68,6 +68,8 @@ _BLOCKING_REASONS = frozenset(
 """Why a pending job would not start if there were room, in the letters of Slurm's words."""
 _LIMIT_REASONS = ("assoc", "qos", "max")
 """How Slurm's words for limits of accounts, users and QOS begin."""
+_SIZE_REASONS = frozenset({"badconstraints", "partitionnodelimit", "partitiontimelimit"})
+"""Slurm's words for a job that its partitions cannot take."""
 _REQUEST_KEYS = ("tres_per_job", "tres_per_node", "tres_per_socket", "tres_per_task")
 MAX_DEPENDENCIES = 1000
 MAX_DEPENDENCY_CHARACTERS = 65_536
@@ -127,6 +129,7 @@ def convert_job(row: Mapping[str, object]) -> JobState:
         exclusive=_is_exclusive(row),
         gpu_positions=_gpu_positions(row) if live and not pending else (),
         expected_start_seconds=unix_seconds(row.get("start_time")) if pending else None,
+        blocked_by_limit=pending and _blocked_by_limit(row),
         waits_for_room=not pending or _waits_for_room(row),
     )
 
@@ -150,9 +153,20 @@ def job_state(value: object) -> str:
     raise BadRow("no known state")
 
 
+def _reason(row: Mapping[str, object]) -> str:
+    return "".join(letter for letter in text(row.get("state_reason")).lower() if letter.isalpha())
+
+
+def _blocked_by_limit(row: Mapping[str, object]) -> bool:
+    """Return whether a pending job asks for more than a limit lets start; not one that is held or depends on others."""
+    reason, held = _reason(row), whole(row.get("priority")) == 0 or row.get("hold") is True
+    is_limit = reason.startswith(_LIMIT_REASONS) or reason in _SIZE_REASONS
+    return is_limit and not held and not text(row.get("dependency"))
+
+
 def _waits_for_room(row: Mapping[str, object]) -> bool:
     """Return whether a pending job would start if there were room; what cannot be read counts as a yes."""
-    reason = "".join(letter for letter in text(row.get("state_reason")).lower() if letter.isalpha())
+    reason = _reason(row)
     held = whole(row.get("priority")) == 0 or row.get("hold") is True
     dependent = bool(text(row.get("dependency")))
     return not (held or dependent or reason in _BLOCKING_REASONS or reason.startswith(_LIMIT_REASONS))

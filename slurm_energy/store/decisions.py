@@ -100,12 +100,9 @@ def record_change(session: Session, change: DecisionChange) -> bool:
     if session.get(DecisionChangeRow, (change.decision_id, change.number)) is not None:
         return False
     insert_if_absent(session, DecisionChangeRow, [values])
-    if change.outcome != "refused":
-        session.execute(delete(DecisionClockRow).where(DecisionClockRow.decision_id == change.decision_id))
-        insert_if_absent(
-            session, DecisionClockRow, [_clock_values(change.decision_id, choice) for choice in change.clocks]
-        )
-        make_sums(session, JobRow.decision_id == change.decision_id)
+    session.execute(delete(DecisionClockRow).where(DecisionClockRow.decision_id == change.decision_id))
+    insert_if_absent(session, DecisionClockRow, [_clock_values(change.decision_id, choice) for choice in change.clocks])
+    make_sums(session, JobRow.decision_id == change.decision_id)
     return True
 
 

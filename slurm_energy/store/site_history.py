@@ -109,6 +109,8 @@ def clocked_runs(
     """Yield the newest completed runs whose energy and clock are known beyond doubt, at most `limit`."""
     reading, attempt = GpuEnergyRow, JobAttemptRow
     run = attempt.ended_at_seconds - attempt.started_at_seconds
+    # The nodes' own times: Slurm's are whole seconds.
+    measured = func.max(NodeEnergyRow.ended_at_seconds - NodeEnergyRow.started_at_seconds)
     clock = func.coalesce(reading.applied_clock_mhz, reading.default_clock_mhz)
     columns: list[ColumnElement[Any]] = [
         JobRow.user_id.label("user_id"),
@@ -118,9 +120,9 @@ def clocked_runs(
         JobRow.gpu_count.label("gpus"),
         func.max(clock).label("sm_clock_mhz"),
         func.max(reading.default_clock_mhz).label("default_clock_mhz"),
-        run.label("seconds"),
+        measured.label("seconds"),
         func.sum(reading.joules).label("joules"),
-        (run * func.max(NodeEnergyRow.time_scale)).label("device_seconds"),
+        (measured * func.max(NodeEnergyRow.time_scale)).label("device_seconds"),
         attempt.ended_at_seconds.label("ended_at_seconds"),
         func.coalesce(func.max(PolicyAssignmentRow.probability), 1.0).label("probability"),
     ]
@@ -149,6 +151,7 @@ def clocked_runs(
         .group_by(JobRow.row_id, attempt.ended_at_seconds, attempt.started_at_seconds, DecisionRow.script_key)
         .having(
             func.count() == JobRow.gpu_count,
+            measured > 0.0,
             func.min(reading.gpu_type) == func.max(reading.gpu_type),
             func.count(reading.gpu_type) == JobRow.gpu_count,
             func.min(clock) == func.max(clock),

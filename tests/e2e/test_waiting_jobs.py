@@ -133,8 +133,8 @@ def test_a_waiting_jobs_number_of_gpus_follows_what_is_known_until_it_starts(new
         simple = jobs[:3]
         for job_id in simple:
             until("two GPUs", lambda job_id=job_id: show_job(lab, job_id)["TimeLimit"] == "00:40:00", 60)  # type: ignore[misc]
-        lab.run(["sh", "-c", "echo 8 > /tmp/wanted-count"], check=True)
-        until("eight GPUs", lambda: ":8" in show_job(lab, simple[0]).get("TresPerNode", ""), 60)
+        lab.run(["sh", "-c", "echo 8 > /tmp/wanted-count"], check=True)  # more than asked for: as asked for
+        until("four GPUs", lambda: ":4" in show_job(lab, simple[0]).get("TresPerNode", ""), 60)
         assert show_job(lab, simple[0])["TimeLimit"] == "00:20:00"
         cancel(lab, filling)
         for job_id in jobs:
@@ -161,3 +161,44 @@ def test_kill_of_the_daemon_while_it_changes_jobs_leaves_each_of_them_whole(lab:
     cancel(lab, filling[0])
     for job_id in jobs:
         wait_for(lab, job_id, {"COMPLETED"}, timeout=180)
+
+
+def test_a_changed_job_that_a_new_limit_would_hold_is_put_back_and_runs(new_lab: StartLab) -> None:
+    """A limit on run time that was not there at the submission: Slurm takes the change, and would then hold the job."""
+    lab = new_lab(
+        partitions=PARTITIONS[:1],
+        energy=True,
+        daemon=False,
+        accounting=True,
+        settings={**SETTINGS, "routing": {"redecide": "on", "redecide_seconds": 1.0}},
+        slurm_conf_lines=("AccountingStorageEnforce=associations,limits,qos",),
+    )
+    for words in (
+        "add account plain",
+        "add qos small",
+        "add user alice account=plain",
+        "modify user alice where account=plain set qos+=small",
+    ):
+        lab.run(["sacctmgr", "-i", *words.split()], check=True)
+    shown = ["scontrol", "-o", "show", "assoc_mgr"]
+    until("alice's account in slurmctld", lambda: "Account=plain UserName=alice" in lab.run(shown).stdout)
+    with CountingDaemon(lab):
+        filling = fill(lab, "a100")
+        lab.run(["sh", "-c", "echo 4 > /tmp/wanted-count"], check=True)
+        arguments = ["-J", "count-told", "--gres=gpu:4", "-N1", "--energy-gpus=1,2,4", "-A", "plain", "-q", "small"]
+        job_id = submit_decided(lab, [*arguments, *SHORT], wrap="true")
+        lab.run(["sacctmgr", "-i", "modify", "qos", "small", "set", "MaxWall=30"], check=True)
+        until("the limit in slurmctld", lambda: "MaxWallPJ=30" in lab.run(shown).stdout)
+        lab.run(["sh", "-c", "echo 2 > /tmp/wanted-count"], check=True)
+
+        def put_back() -> bool:
+            record = changed_story(lab, job_id)
+            changes = () if record is None or record.decision is None else record.decision.changes
+            return any(change.note.startswith("put back") for change in changes)
+
+        until("the change put back", put_back)
+        assert show_job(lab, job_id)["TresPerNode"].endswith(":4")
+        assert show_job(lab, job_id)["TimeLimit"] == "00:30:00"
+        cancel(lab, filling)
+        wait_for(lab, job_id, {"COMPLETED"}, timeout=60)
+    assert not drained(lab)

@@ -143,6 +143,9 @@ def canary(
         assigned: list[tuple[str, float, Assignment]] = []
         for number in range(jobs):
             user, name, joules, started, ended = draw.choice(old)
+            assert joules is not None
+            assert started is not None
+            assert ended is not None
             is_own = draw.random() < 0.3
             change = effect(draw) if is_own else {}
             seconds = (ended - started) * float(change.get("time", 1.0)) * draw.lognormvariate(0.0, 0.01)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from slurm_energy.domain.ids import ClusterName
+from slurm_energy.domain.ids import ClusterName, GpuTypeName
 from slurm_energy.domain.promotion import CONFIGURED, Assignment, ShadowAnswer, Stage
 from slurm_energy.errors import PolicyError, StoreError
 from slurm_energy.store.promotion import (
@@ -105,7 +105,9 @@ def test_a_step_that_is_stopped_leaves_the_state_before(engine: Engine) -> None:
 
 
 def test_a_change_behind_ones_back_is_refused(engine: Engine) -> None:
-    run_in_transaction(engine, lambda session: (make(session, "a"), move(session, "a", Stage.SHADOW)))
+    with store_session(engine) as session:
+        make(session, "a")
+        move(session, "a", Stage.SHADOW)
     from slurm_energy.store import promotion
 
     with store_session(engine) as session, pytest.raises(StoreError, match="another process"):
@@ -142,7 +144,7 @@ def test_it_is_known_which_policy_decided_a_job(engine: Engine) -> None:
         probability=1.0,
         milliseconds=0.4,
         differs=True,
-        shadow=ShadowAnswer(clocks_mhz={"a100": 1110}),
+        shadow=ShadowAnswer(clocks_mhz={GpuTypeName("a100"): 1110}),
     )
     with store_session(engine) as session:
         record_assignments(session, CLUSTER, [("d1", 5.0, one)])

@@ -15,7 +15,7 @@ from slurm_energy.domain.promotion import Stage
 from slurm_energy.errors import SchemaVersionError, TrainingError
 from slurm_energy.learning.nightly import night
 from slurm_energy.learning.nightly.night import retrain
-from slurm_energy.learning.nightly.tuning import Cost, Replay
+from slurm_energy.learning.nightly.tuning import Cost, SiteReplay
 from slurm_energy.policy.candidate import CandidatePolicy
 from slurm_energy.store.promotion import candidate_rows, stage_of
 from slurm_energy.store.session import open_engine, store_session
@@ -25,7 +25,7 @@ NOW = 1_800_000_000.0
 
 @pytest.fixture(autouse=True)
 def _now(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(night.time, "time", lambda: NOW)
+    monkeypatch.setattr(time, "time", lambda: NOW)
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Replays whose cost is read off the policy: what is tested here is the night around them."""
     replayed: list[str] = []
 
-    def costs(self: Replay, texts: list[str]) -> list[Cost | None]:
+    def costs(self: SiteReplay, texts: list[str]) -> list[Cost | None]:
         for text in texts:
             if self._key(text) not in self.evaluations.known:
                 replayed.append(self._key(text))
@@ -41,7 +41,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> list[str]:
                 self.evaluations.keep(self._key(text), Cost(joules=joules, turnaround_seconds=10.0, failed_share=0.0))
         return [self.evaluations.known[self._key(text)] for text in texts]
 
-    monkeypatch.setattr(Replay, "costs", costs)
+    monkeypatch.setattr(SiteReplay, "costs", costs)
     return replayed
 
 
@@ -103,7 +103,7 @@ def test_a_night_that_was_killed_is_resumed_with_the_same_end(
         patch.setattr(night, step, killed)
         with pytest.raises(Killed):
             run(config)
-    monkeypatch.setattr(night.time, "time", lambda: NOW + 3600.0)
+    monkeypatch.setattr(time, "time", lambda: NOW + 3600.0)
     resumed, _ = run(config)
     assert replace(resumed, folder=None) == replace(undisturbed, folder=None)
 

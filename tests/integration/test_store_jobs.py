@@ -463,7 +463,7 @@ def test_what_was_decided_again_is_kept_in_order_and_its_clocks_are_those_in_for
             outcome=outcome,
             partitions=(PartitionName("a40"), PartitionName("a100")),
             gpus=2,
-            clocks=() if outcome == "refused" else (replace(clock, sm_clock_mhz=1200 + number),),
+            clocks=(replace(clock, sm_clock_mhz=1200 + number),),
             note="while it waited",
         )
         for number, outcome in outcomes

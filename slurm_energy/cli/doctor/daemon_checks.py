@@ -137,10 +137,10 @@ def _told_by_the_daemon(config: Config) -> Iterator[Finding]:
         note = f"Slurm's commands are read: {daemon['reader_note']}"
         yield warn("reader of Slurm", note, "take pyslurm of Slurm's own series, or set cluster.reader = 'commands'")
     yield _skipped_rows(daemon.get("snapshot_rows_skipped"))
-    yield from _waiting_jobs(config, daemon)
+    yield from waiting_job_findings(config, daemon)
 
 
-def _waiting_jobs(config: Config, daemon: dict[str, Any]) -> Iterator[Finding]:
+def waiting_job_findings(config: Config, daemon: dict[str, Any]) -> Iterator[Finding]:
     """Yield whether waiting jobs are decided again where the site wants it."""
     subject, wanted = "waiting jobs", config.routing.redecide
     if wanted == "off":

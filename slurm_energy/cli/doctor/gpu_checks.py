@@ -17,12 +17,14 @@ from slurm_energy.node.allocation import GpuMapping, MappedGpu
 from slurm_energy.policy.site.candidates import UNTYPED_GRES, catalogue_name
 from slurm_energy.policy.site.clock_terms import measured_by, site_terms, worth_their_time
 from slurm_energy.policy.site.settings import site_board_limits
+from slurm_energy.policy.site.static_order import static_order
 
 POWER_LIMITS = "GPU power limits"
 IDENTITY = "GPU identity"
 MAX_SHOWN = 16
 GPU_TYPES = "GPU types"
 SAVING = "possible saving"
+ORDER = "order of GPU types"
 AFTERWARDS = "under [gpu_types] in slurm-energy.toml on every host, then systemctl reload slurm-energyd"
 
 
@@ -146,6 +148,8 @@ def gpu_type_checks(config: Config, nodes: Sequence[NodeGpuTypes]) -> Iterator[F
             yield ok(SAVING, text)
     for model, words in models.items():
         yield _saving(config, model, words)
+    if len(models) > 1:
+        yield _order(config, models)
 
 
 def _word(slurm_type: str | None) -> str:
@@ -208,6 +212,27 @@ def _of_several(
         if demand.slurm_type != slurm_type
     }
     return () if None in others else tuple(gpu for gpu in gpus if gpu.gpu_type not in others)
+
+
+def _order(config: Config, models: Mapping[GpuTypeName, Sequence[str]]) -> Finding:
+    """Return the order in which partitions and nodes of these types cost the least: advice, never a fault."""
+    try:
+        found = static_order(models, config)
+    except ConfigError as error:
+        return skip(ORDER, str(error), "correct the setting")
+    if not found:
+        return ok(ORDER, "no table compares the site's GPU types: slurm-energy twin replay --orders tries every order")
+    parts = [
+        f"{'/'.join(models[one.gpu_type])} ({one.energy_ratio:.2f} of the energy, {one.time_ratio:.2f} of the time"
+        f"{', by data sheets' if one.by_sheets else ''})"
+        for one in found
+    ]
+    return ok(
+        ORDER,
+        f"least energy for the same work first: {', '.join(parts)}; PriorityTier descending for partitions that jobs "
+        "list together, Weight ascending for nodes of one partition; slurm-energy twin replay --orders tries every "
+        "order on your own jobs",
+    )
 
 
 def _saving(config: Config, model: GpuTypeName, words: Sequence[str]) -> Finding:

@@ -153,9 +153,8 @@ def clock_line(clock: Mapping[str, Any]) -> str:
             line += f" (about {saving}, {longer}, known from {runs} run{'' if runs == 1 else 's'})"
         else:
             worst, mean = clock.get("worst_slowdown"), clock.get("mean_slowdown")
-            is_bound = not isinstance(worst, int | float) or round(100.0 * worst) == round(100.0 * slowdown)
             bound = f"at most {longer}"
-            if isinstance(worst, int | float) and not is_bound:
+            if isinstance(worst, int | float) and round(100.0 * worst) > round(100.0 * slowdown):
                 bound = f"{longer} in the mean, up to {worst * 100:.0f} %"
             saving += f" for {mean * 100:.0f} % of time" if isinstance(mean, int | float) else ""
             line += f" ({bound}; what this job saves is not known, {saving} in the mean of other programs)"

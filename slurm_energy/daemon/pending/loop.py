@@ -3,16 +3,17 @@
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 from slurm_energy.daemon.decide import Known, KnownUser
-from slurm_energy.daemon.pending.round import JobUpdate, RoundResult, look_at_pending
+from slurm_energy.daemon.pending.round import JobUpdate, RoundResult, look_at_pending, sent_change
 from slurm_energy.daemon.pending.updates import MAX_AT_ONCE, MAX_LINES, JobUpdater, is_denied, missing_right
 from slurm_energy.daemon.recorder.entries import change_line
 from slurm_energy.daemon.state import DaemonState
 from slurm_energy.domain.cluster import ClusterSnapshot
+from slurm_energy.domain.decision import DecisionChange
 from slurm_energy.domain.ids import PartitionName
 from slurm_energy.domain.job import JobRequest
 
@@ -70,9 +71,7 @@ class PendingLoop:
             if time.monotonic() - slice_began >= SLICE_SECONDS:
                 await asyncio.sleep(SLICE_SECONDS / 4.0)
                 slice_began = time.monotonic()
-        for change in result.changes:
-            state.counters[f"waiting jobs: {change.outcome}"] += 1
-            state.journal.append(partial(change_line, change))
+        self._record(result.changes)
         if result.updates:
             self._budget -= len(result.updates)
             await self._send(result.updates)
@@ -85,6 +84,11 @@ class PendingLoop:
                 len(result.changes),
                 time.monotonic() - began,
             )
+
+    def _record(self, changes: Sequence[DecisionChange]) -> None:
+        for change in changes:
+            self._state.counters[f"waiting jobs: {change.outcome}"] += 1
+            self._state.journal.append(partial(change_line, change))
 
     def _note(self) -> str:
         if self._state.config.routing.redecide != "on":
@@ -124,9 +128,14 @@ class PendingLoop:
                 except (OSError, TimeoutError, ValueError) as error:
                     said = str(error) or "scontrol gave no answer in time"
                 state.counters["updates of waiting jobs sent"] += len(part)
+        now = time.time()
         for one in part:
+            # It may start, and end, before the next snapshot: without a complaint it counts as made.
+            change = None if said else sent_change(one.job, now)
+            if change is not None:
+                self._record([change])
             if one.job.attempt is not None:
-                one.job.attempt = replace(one.job.attempt, ended_at_seconds=time.time())
+                one.job.attempt = replace(one.job.attempt, ended_at_seconds=now)
         if said:
             logger.warning("updates of waiting jobs user_id=%d said=%.400s", user_id, said)
         if is_denied(said):

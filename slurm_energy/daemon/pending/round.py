@@ -89,6 +89,9 @@ def look_at_pending(  # noqa: PLR0913, PLR0917  # each is one thing that the dae
         decision_id = decision_in_comment(job.admin_comment)
         if decision_id is not None:
             seen.add(decision_id)
+            if job.state == "PENDING" and job.blocked_by_limit and decision_id in tracked.jobs:
+                _put_back(tracked.jobs[decision_id], job, snapshot.taken_at_seconds, max_updates, now_seconds, result)
+                yield
     for job in _in_order(snapshot):
         decision_id = decision_in_comment(job.admin_comment)
         own = None if decision_id is None else tracked.jobs.get(decision_id)
@@ -110,6 +113,32 @@ def look_at_pending(  # noqa: PLR0913, PLR0917  # each is one thing that the dae
         _claim(claimed, shape, first, job)
         yield
     tracked.forget_missing(frozenset(seen))
+
+
+def _put_back(
+    own: TrackedJob,
+    job: JobState,
+    taken_at_seconds: float,
+    max_updates: int,
+    now_seconds: float,
+    result: RoundResult,
+) -> None:
+    """Take back the last change of a job that Slurm would not start as it is; it is not changed again.
+
+    A limit may have come since the job was submitted, and Slurm does not look at all limits when a job is changed.
+    """
+    finding = own.see(job, taken_at_seconds)
+    if finding == "changed" or finding == "refused":  # noqa: PLR1714  # mypy follows this form
+        result.changes.append(_change(own, finding, now_seconds))
+    before = own.before
+    if finding == "closed" or own.attempt is not None or before is None or len(result.updates) >= max_updates:
+        return
+    text = _update_text(own, job, before)
+    limit = before.time_limit_minutes
+    entry = replace(own.entry, time_limit_minutes=own.entry.time_limit_minutes if limit is None else round(limit))
+    own.attempt = Attempt(shape=before, decision=own.decision, entry=entry, ended_at_seconds=float("inf"))
+    own.before, own.is_put_back, own.partitions_open, own.count_field = None, True, False, None
+    result.updates.append(JobUpdate(job=own, user_id=job.user_id, text=text))
 
 
 def _in_order(snapshot: ClusterSnapshot) -> list[JobState]:
@@ -197,20 +226,37 @@ _NOTES: Mapping[ChangeOutcome, str] = {
 }
 
 
+_PUT_BACK = "put back: Slurm would not have started it as it was changed"
+
+
+def sent_change(own: TrackedJob, now_seconds: float) -> DecisionChange | None:
+    """Return the entry of the job's history for an update that Slurm took without a complaint; None without one."""
+    attempt = own.attempt
+    if attempt is None:
+        return None
+    own.attempt = replace(attempt, is_recorded=True)
+    return _entry(own, "changed", attempt.shape, attempt.decision, now_seconds)
+
+
 def _change(own: TrackedJob, outcome: ChangeOutcome, now_seconds: float) -> DecisionChange:
-    """Return the next entry of the job's history."""
+    """Return the next entry of the job's history, by what is in force."""
+    shape = own.refused if outcome == "refused" and own.refused is not None else own.shape
+    return _entry(own, outcome, shape, own.decision, now_seconds)
+
+
+def _entry(
+    own: TrackedJob, outcome: ChangeOutcome, shape: JobShape, decision: EnergyDecision, now_seconds: float
+) -> DecisionChange:
     own.changes += 1
-    is_refused = outcome == "refused"
-    shape = own.refused if is_refused and own.refused is not None else own.shape
     return DecisionChange(
         decision_id=own.decision.decision_id,
         number=own.changes,
-        decided_at_seconds=own.decision.decided_at_seconds if outcome == "changed" else now_seconds,
+        decided_at_seconds=decision.decided_at_seconds if outcome == "changed" else now_seconds,
         outcome=outcome,
         partitions=shape.partitions,
         gpus=shape.gpus,
-        clocks=() if is_refused else own.decision.clocks,
-        note=_NOTES[outcome],
+        clocks=decision.clocks,
+        note=_PUT_BACK if own.is_put_back and outcome == "changed" else _NOTES[outcome],
     )
 
 

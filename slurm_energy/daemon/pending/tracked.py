@@ -66,10 +66,13 @@ class Attempt:
     entry: DecisionEntry
     ended_at_seconds: float
     """Infinite while it is under way."""
+    is_recorded: bool = False
+    """Whether it stands in the job's history: Slurm had no complaint, and the job may start at once."""
 
 
 Finding = Literal["open", "waits", "changed", "refused", "closed"]
-"""What a snapshot says of a job: it may be decided again; not now; an update was made, or refused; never again."""
+"""What a snapshot says of a job: it may be decided again; not now; an update was made that is not recorded yet, or was
+refused; never again."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -97,6 +100,10 @@ class TrackedJob:
     """Why the job is never touched again; empty while it may be."""
     partitions_open: bool = True
     attempt: Attempt | None = None
+    before: JobShape | None = None
+    """What it was before the last change in Slurm."""
+    is_put_back: bool = False
+    """Whether its change was taken back, or is about to be: Slurm would not have started it so."""
     refused: JobShape | None = None
     """What Slurm refused last."""
     refusals: int = 0
@@ -123,9 +130,10 @@ class TrackedJob:
                 return "closed"
             return "open"
         if shown == attempt.shape:
+            self.before = None if self.is_put_back else self.shape
             self.shape, self.decision, self.entry = attempt.shape, attempt.decision, attempt.entry
             self.attempt, self.has_newer = None, True
-            return "changed"
+            return "open" if attempt.is_recorded else "changed"
         if shown != self.shape:
             self.closed = "its request was changed since"
             return "closed"
@@ -266,9 +274,17 @@ def count_field(job: JobRequest, gpus: int, fields: Mapping[str, str]) -> CountF
 
 
 def updatable(job: JobRequest) -> tuple[GpuCountOption, ...]:
-    """Return the numbers of GPUs that differ from the job's own in nothing but the number and the time limit."""
+    """Return the numbers of GPUs that differ from the job's own in nothing but the number and the time limit.
+
+    No more than its user asked for: Slurm looks at limits of accounts when a job is submitted, and not when its number
+    of GPUs is changed. A limit that came since would hold a larger job.
+    """
     own = next((one for one in job.count_options if one.gpus == job.gpu_count), None)
     if own is None:
         return ()
     needs = (own.nodes, own.cpus_per_node, own.memory_per_node_mib)
-    return tuple(one for one in job.count_options if (one.nodes, one.cpus_per_node, one.memory_per_node_mib) == needs)
+    return tuple(
+        one
+        for one in job.count_options
+        if one.gpus <= job.gpu_count and (one.nodes, one.cpus_per_node, one.memory_per_node_mib) == needs
+    )

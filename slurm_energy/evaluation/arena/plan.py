@@ -152,7 +152,7 @@ def world_of_plan(plan: ArenaPlan) -> World:
         )
     if plan.sacct is None:
         raise EvaluationError("no world is named: give --world NAME or FILE; `arena worlds` lists those there are")
-    return world_of_accounting(plan.sacct, skip_bad=plan.skip_bad).world
+    return _reordered(world_of_accounting(plan.sacct, skip_bad=plan.skip_bad).world, plan.partition_order)
 
 
 def _reordered(world: World, order: tuple[str, ...]) -> World:

@@ -6,19 +6,20 @@ self-evaluation in the twin, impact, the check against the log, and the fusion o
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from slurm_energy.config import Config
 from slurm_energy.errors import SlurmEnergyError
 from slurm_energy.evaluation.gate.decisions import ProbeDecisions, decided, novelty, review_queue
+from slurm_energy.evaluation.gate.evidence import GateHistory, first_seed_of, history_of_site
 from slurm_energy.evaluation.gate.fusion import PastOutcome, fused, fusion_result
 from slurm_energy.evaluation.gate.impact import LoadHistory, impact_result
 from slurm_energy.evaluation.gate.logic.checks import logic_result, proofs
 from slurm_energy.evaluation.gate.off_policy import LoggedDecision, off_policy_estimate, off_policy_result
 from slurm_energy.evaluation.gate.sandbox import Observed, SandboxLimits, observe, sandbox_result, sandboxed
 from slurm_energy.evaluation.gate.sheet import (
-    Interval,
+    FigureInterval,
     ReviewItem,
     ScoreSheet,
     StageResult,
@@ -28,17 +29,18 @@ from slurm_energy.evaluation.gate.states import EdgeState, edge_states
 from slurm_energy.evaluation.gate.twin_score import (
     LoopLimits,
     PredictedDay,
-    SiteTwin,
+    TwinRuns,
     reproducibility_result,
     self_evaluation,
     twin_result,
 )
+from slurm_energy.evaluation.site_evidence import SiteEvidence
 from slurm_energy.policy.candidate import CandidatePolicy
 
 __all__ = [
+    "FigureInterval",
     "GateHistory",
     "GateSettings",
-    "Interval",
     "LoadHistory",
     "LoggedDecision",
     "LoopLimits",
@@ -47,30 +49,13 @@ __all__ = [
     "ReviewItem",
     "SandboxLimits",
     "ScoreSheet",
-    "SiteTwin",
     "StageResult",
     "StageVerdict",
+    "TwinRuns",
     "judge",
 ]
 _PROBE_SEED = 20_240_601
 """Of the fixed probe: what policies decided on it years ago can still be compared."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GateHistory:
-    """What is known of the cluster and of earlier candidates; what is missing leaves its stage not judged."""
-
-    twin: SiteTwin | None = None
-    log: Sequence[LoggedDecision] = ()
-    """Decisions with their probability; `candidate_action` is worked out for the candidate that is judged."""
-    load: LoadHistory | None = None
-    last_week: Sequence[PredictedDay] = ()
-    archived: Sequence[CandidatePolicy] = ()
-    """Policies that were live, or were stopped, before."""
-    outcomes: Sequence[PastOutcome] = ()
-    """What came of those that were promoted."""
-    earlier_stops: Sequence[str] = ()
-    """The stage that stopped each earlier candidate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,23 +86,28 @@ class GateSettings:
 def judge(
     candidate: CandidatePolicy,
     incumbent: CandidatePolicy,
-    history: GateHistory,
-    settings: GateSettings,
-    progress: Callable[[str], None] = lambda text: None,
+    evidence: GateHistory | SiteEvidence,
+    settings: GateSettings | Config,
+    progress: Callable[[str], None] | None = None,
 ) -> ScoreSheet:
     """Return the score sheet of a candidate: every stage in its order, up to the first that stops it.
 
     Args:
         candidate: Judged.
         incumbent: The live policy, or what the configuration alone is.
-        history: Of the cluster.
-        settings: How strict the gate is.
+        evidence: Of the cluster: what its database says, or what was made of that already.
+        settings: How strict the gate is; with the site's configuration alone, as it comes.
         progress: Is called with the name of each stage before it runs.
     """
-    judged = _Judgement(candidate, incumbent, history, settings)
+    strict = GateSettings(config=settings) if isinstance(settings, Config) else settings
+    history = history_of_site(evidence, candidate, strict.config) if isinstance(evidence, SiteEvidence) else evidence
+    if isinstance(evidence, SiteEvidence) and isinstance(settings, Config):
+        strict = replace(strict, first_seed=first_seed_of(candidate))
+    judged = _Judgement(candidate, incumbent, history, strict)
     stages: list[StageResult] = []
     for name, run in judged.stages():
-        progress(name)
+        if progress is not None:
+            progress(name)
         began = time.monotonic()
         try:
             found = run(stages)
@@ -140,9 +130,9 @@ class _Judgement:
         self.history, self.settings = history, settings
         self._probe: list[EdgeState] = []
         self._seen: Observed | None = None
-        self._saving: Interval | None = None
+        self._saving: FigureInterval | None = None
         self._is_different = False
-        self._value: float | None = None
+        self._value = 0.0
         self._weights: dict[str, float] = {}
         self._review: tuple[ReviewItem, ...] = ()
 

@@ -17,7 +17,7 @@ from slurm_energy.policy.guard import Guard
 from slurm_energy.policy.registry import create_policy
 
 
-class Decider:
+class GuardedCandidate:
     """A candidate behind the guard, as the daemon has it."""
 
     def __init__(
@@ -34,6 +34,7 @@ class Decider:
         self._numbers = count(1)
         self._guard = Guard(self.config, lambda: DecisionId(f"{next(self._numbers):016x}"))
         self._seen: object = None
+        self._clocks = candidate.clocks_by_name()
 
     def decide(self, state: EdgeState) -> EnergyDecision:
         """Return the decision in a state."""
@@ -42,7 +43,10 @@ class Decider:
             if isinstance(self.made, FollowingPolicy):
                 self.made.warm_up(state.snapshot)
         now = state.snapshot.taken_at_seconds
-        return self._guard.decide(self.policy, state.job, state.snapshot, now, runtime=state.runtime)
+        learned = self._clocks.get((state.job.user_id, state.job.name))
+        return self._guard.decide(
+            self.policy, state.job, state.snapshot, now, runtime=state.runtime, learned_clocks=learned
+        )
 
 
 def decision_text(decision: EnergyDecision) -> str:
@@ -56,7 +60,7 @@ def decision_text(decision: EnergyDecision) -> str:
 
 def decided(candidate: CandidatePolicy, config: Config, probe: Iterable[EdgeState]) -> tuple[str, ...]:
     """Return what a candidate does in each state of a probe."""
-    decider = Decider(candidate, config)
+    decider = GuardedCandidate(candidate, config)
     return tuple(decision_text(decider.decide(state)) for state in probe)
 
 
@@ -132,7 +136,7 @@ def review_queue(
 
     Only decisions that differ from the incumbent's are asked about.
     """
-    mine, other = Decider(candidate, config), Decider(incumbent, config)
+    mine, other = GuardedCandidate(candidate, config), GuardedCandidate(incumbent, config)
     items = []
     for state in probe:
         decision, before = mine.decide(state), other.decide(state)

@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from math import exp, log, sqrt
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.linear_model import Ridge
 
 from slurm_energy.evaluation.gate.off_policy import saving_score
-from slurm_energy.evaluation.gate.sheet import Interval, StageResult, StageVerdict, mean_interval
+from slurm_energy.evaluation.gate.sheet import FigureInterval, StageResult, StageVerdict, mean_interval
 
+FloatArray = NDArray[np.float64]
 _WEEK = 7
 _WINDOWS = (1, 3, 7, 14)
 """Days over which the load before a forecast is looked at."""
@@ -34,7 +36,7 @@ class LoadHistory:
 class Forecast:
     """A load to come."""
 
-    gpu_hours: Interval
+    gpu_hours: FigureInterval
     """In all."""
     days: int
 
@@ -53,7 +55,7 @@ def forecast(gpu_hours: Sequence[float], days: int) -> Forecast:
     spread *= sqrt(days / known)
     mean = _mean_ahead(gpu_hours, known)
     return Forecast(
-        gpu_hours=Interval(
+        gpu_hours=FigureInterval(
             mean=mean * days, low=mean * days * exp(-1.96 * spread), high=mean * days * exp(1.96 * spread)
         ),
         days=days,
@@ -61,7 +63,7 @@ def forecast(gpu_hours: Sequence[float], days: int) -> Forecast:
 
 
 def backtest(gpu_hours: Sequence[float], days: int = _WEEK) -> list[tuple[float, float]]:
-    """Return forecast and real mean load of each past stretch of so many days, each forecast from what was before it."""
+    """Return forecast and real mean load of each past stretch of so many days, forecast from what was before it."""
     found = []
     for start in range(MIN_DAYS, len(gpu_hours) - days + 1, days):
         real = float(np.mean(gpu_hours[start : start + days]))
@@ -70,7 +72,7 @@ def backtest(gpu_hours: Sequence[float], days: int = _WEEK) -> list[tuple[float,
     return found
 
 
-def percentage_error(pairs: Sequence[tuple[float, float]]) -> Interval | None:
+def percentage_error(pairs: Sequence[tuple[float, float]]) -> FigureInterval | None:
     """Return the mean absolute percentage error of forecasts as a ratio, None without any."""
     return mean_interval([abs(made / real - 1.0) for made, real in pairs]) if pairs else None
 
@@ -89,12 +91,12 @@ def _mean_ahead(gpu_hours: Sequence[float], days: int) -> float:
     return last_week * exp(min(1.0, max(-1.0, change)))
 
 
-def _features(load: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]  # of floats
+def _features(load: FloatArray) -> FloatArray:
     week = np.log(load[-_WEEK:].mean())
     return np.array([np.log(load[-window:].mean()) - week for window in _WINDOWS if window != _WEEK])
 
 
-def impact_result(history: LoadHistory | None, saving: Interval | None) -> StageResult:
+def impact_result(history: LoadHistory | None, saving: FigureInterval | None) -> StageResult:
     """Return what a saving comes to in energy, money and carbon."""
     if history is None or len(history.gpu_hours) < MIN_DAYS + _WEEK or saving is None:
         return StageResult(
@@ -105,17 +107,18 @@ def impact_result(history: LoadHistory | None, saving: Interval | None) -> Stage
     pairs = backtest(history.gpu_hours)
     error = percentage_error(pairs)
     figures: dict[str, float] = {}
-    intervals: dict[str, Interval] = {"saving in the twin": saving}
-    for name, days in (("4 weeks", 28), ("year", 365)):
+    intervals: dict[str, FigureInterval] = {"saving in the twin": saving}
+    for name, days in (("4 weeks", 28), ("a year", 365)):
         load = forecast(history.gpu_hours, days).gpu_hours
         kwh = _product(load, saving, history.watts_per_gpu / 1000.0)
-        intervals[f"kWh saved in a {name}" if name == "year" else f"kWh saved in {name}"] = kwh
+        intervals[f"kWh saved in {name}"] = kwh
         if history.price_per_kwh is not None:
             figures[f"money_saved_{days}_days"] = kwh.mean * history.price_per_kwh
         if history.carbon_grams_per_kwh is not None:
             figures[f"carbon_kg_saved_{days}_days"] = kwh.mean * history.carbon_grams_per_kwh / 1000.0
     notes = []
-    text = f"{intervals['kWh saved in 4 weeks'].mean:,.0f} kWh in 4 weeks, {intervals['kWh saved in a year'].mean:,.0f} kWh in a year"
+    month, year = (intervals[f"kWh saved in {name}"].mean for name in ("4 weeks", "a year"))
+    text = f"{month:,.0f} kWh in 4 weeks, {year:,.0f} kWh in a year"
     if error is not None:
         figures["forecast_error_ratio"] = error.mean
         intervals["error of weekly forecasts"] = error
@@ -137,10 +140,10 @@ def impact_result(history: LoadHistory | None, saving: Interval | None) -> Stage
     )
 
 
-def _product(load: Interval, saving: Interval, kw: float) -> Interval:
+def _product(load: FigureInterval, saving: FigureInterval, kw: float) -> FigureInterval:
     """Return an energy with the relative errors of both of its factors."""
     mean = load.mean * saving.mean * kw
     load_error = load.mean * kw * saving.error
     saving_error = saving.mean * kw * load.error
     reach = 1.96 * sqrt(load_error**2 + saving_error**2)
-    return Interval(mean=mean, low=mean - reach, high=mean + reach)
+    return FigureInterval(mean=mean, low=mean - reach, high=mean + reach)

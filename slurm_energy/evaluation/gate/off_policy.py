@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_energy.errors import ValueRangeError
-from slurm_energy.evaluation.gate.sheet import Interval, StageResult, StageVerdict
+from slurm_energy.evaluation.gate.sheet import FigureInterval, StageResult, StageVerdict
 
 MIN_DECISIONS = 50
 _FOLDS = 5
@@ -43,7 +43,7 @@ class LoggedDecision:
 class OffPolicyEstimate:
     """What the log says of a candidate."""
 
-    saving: Interval
+    saving: FigureInterval
     """Share of the energy that was spent: 0.05 is 5 % less."""
     decisions: int
     matched: int
@@ -109,16 +109,16 @@ def off_policy_estimate(log: Sequence[LoggedDecision], seed: int = 0) -> OffPoli
     savings = 1.0 - drawn[0] / np.maximum(drawn[1], 1e-12)
     low, high = (float(end) for end in np.quantile(savings, (0.025, 0.975)))
     mean = 1.0 - float(mine.sum() / max(theirs.sum(), 1e-12))
-    weight = np.array(weights)
+    weighed = np.array(weights)
     return OffPolicyEstimate(
-        saving=Interval(mean=mean, low=min(low, mean), high=max(high, mean)),
+        saving=FigureInterval(mean=mean, low=min(low, mean), high=max(high, mean)),
         decisions=len(log),
-        matched=int((weight > 0.0).sum()),
-        effective=float(weight.sum() ** 2 / max(float((weight**2).sum()), 1e-12)) if weight.any() else 0.0,
+        matched=int((weighed > 0.0).sum()),
+        effective=float(weighed.sum() ** 2 / max(float((weighed**2).sum()), 1e-12)) if weighed.any() else 0.0,
     )
 
 
-def off_policy_result(found: OffPolicyEstimate | None, twin: Interval | None) -> StageResult:
+def off_policy_result(found: OffPolicyEstimate | None, twin: FigureInterval | None) -> StageResult:
     """Return whether log and twin agree on a candidate; no common value of their intervals stops it."""
     if found is None:
         return StageResult(
@@ -151,7 +151,7 @@ def off_policy_result(found: OffPolicyEstimate | None, twin: Interval | None) ->
     )
 
 
-def saving_score(saving: Interval) -> float:
+def saving_score(saving: FigureInterval) -> float:
     """Return how probable it is that energy is saved, for an estimate that is about normal."""
     from scipy.stats import norm  # noqa: PLC0415  # slow to load
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from slurm_energy.config import Config
 from slurm_energy.domain.decision import EnergyDecision, PolicyAnswer, Reason
 from slurm_energy.errors import SlurmEnergyError
-from slurm_energy.evaluation.gate.decisions import Decider, decision_text
+from slurm_energy.evaluation.gate.decisions import GuardedCandidate, decision_text
 from slurm_energy.evaluation.gate.sheet import StageResult, StageVerdict
 from slurm_energy.evaluation.gate.states import EdgeState, edge_states
 from slurm_energy.policy.base import Case, Policy
@@ -71,6 +71,9 @@ class _Watched:
         self.answer: object = None
         self.error: str | None = None
 
+    def forget(self) -> None:
+        self.case = None
+
     def decide(self, case: Case) -> PolicyAnswer:
         self.case, self.answer, self.error = case, None, None
         try:
@@ -94,10 +97,10 @@ def observe(candidate: CandidatePolicy, config: Config, states: Iterable[EdgeSta
         watched.append(_Watched(policy))
         return watched[0]
 
-    decider = Decider(candidate, config, watch)
+    decider = GuardedCandidate(candidate, config, watch)
     seen, times, digest = Observed(), [], hashlib.sha256()
     for state in states:
-        watched[0].case = None
+        watched[0].forget()
         began = time.process_time()
         decision = decider.decide(state)
         times.append(1000.0 * (time.process_time() - began))
@@ -175,7 +178,7 @@ def _in_child(
     """Set the limits, run over the states and send what was seen."""
     try:
         fresh = candidate if candidate.folder is None else read_candidate(candidate.folder)
-        Decider(fresh, config)  # libraries are loaded before memory and files are closed
+        GuardedCandidate(fresh, config)  # libraries are loaded before memory and files are closed
         seconds = int(limits.seconds) + 1
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
         taken = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * os.sysconf("SC_PAGE_SIZE")

@@ -34,7 +34,7 @@ STAGE_NAMES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
+class FigureInterval:
     """A figure with its 95 % interval."""
 
     mean: float
@@ -46,7 +46,7 @@ class Interval:
         """Standard error, for an interval of about normal figures."""
         return (self.high - self.low) / (2.0 * 1.96)
 
-    def overlaps(self, other: "Interval") -> bool:
+    def overlaps(self, other: "FigureInterval") -> bool:
         """Return whether two intervals have a value in common."""
         return self.low <= other.high and other.low <= self.high
 
@@ -63,7 +63,7 @@ class StageResult:
     """0 to 1, a half for "no better and no worse"; None: it says nothing for the fused value."""
     figures: Mapping[str, float] = field(default_factory=dict)
     """By name with its unit."""
-    intervals: Mapping[str, Interval] = field(default_factory=dict)
+    intervals: Mapping[str, FigureInterval] = field(default_factory=dict)
     series: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """For the plots."""
     notes: tuple[str, ...] = ()
@@ -102,8 +102,8 @@ class ScoreSheet:
     incumbent_id: str
     judged_at_seconds: float
     stages: tuple[StageResult, ...]
-    value: float | None = None
-    """V between 0 and 1; None where the candidate was stopped before it was worked out."""
+    value: float = 0.0
+    """V between 0 and 1; 0 where the candidate was stopped before it was worked out."""
     weights: Mapping[str, float] = field(default_factory=dict)
     """What each stage's score counts in it."""
     needs_person: bool = False
@@ -115,12 +115,12 @@ class ScoreSheet:
         """Whether the candidate may go on to shadow: every stage ran, none stopped it, and its value is known."""
         names = tuple(stage.stage for stage in self.stages)
         stopped = any(stage.verdict is StageVerdict.STOPPED for stage in self.stages)
-        return names == STAGE_NAMES and not stopped and self.value is not None
+        return names == STAGE_NAMES and not stopped and self.value > 0.0
 
     @property
     def hyperscore(self) -> float | None:
-        """The value in points."""
-        return None if self.value is None else hyperscore(self.value)
+        """The value in points; None where there is no value."""
+        return hyperscore(self.value) if self.value > 0.0 else None
 
     @property
     def stopped_by(self) -> StageResult | None:
@@ -148,7 +148,7 @@ class ScoreSheet:
             raise EvaluationError(f"score sheet cannot be read: {error}") from error
 
 
-def mean_interval(values: Sequence[float]) -> Interval:
+def mean_interval(values: Sequence[float]) -> FigureInterval:
     """Return mean and Student's 95 % interval of some values; of one value the interval is the whole line's -1 to 1.
 
     Raises:
@@ -160,7 +160,7 @@ def mean_interval(values: Sequence[float]) -> Interval:
         raise EvaluationError("no values to take a mean of")
     mean = sum(values) / len(values)
     if len(values) == 1:
-        return Interval(mean=mean, low=mean - 1.0, high=mean + 1.0)
+        return FigureInterval(mean=mean, low=mean - 1.0, high=mean + 1.0)
     variance = sum((value - mean) ** 2 for value in values) / (len(values) - 1)
     reach = float(stats.t.ppf(0.975, len(values) - 1)) * (variance / len(values)) ** 0.5
-    return Interval(mean=mean, low=mean - reach, high=mean + reach)
+    return FigureInterval(mean=mean, low=mean - reach, high=mean + reach)

@@ -1,4 +1,4 @@
-"""Generated clusters and jobs at the edges of what can happen: the same ones for every policy and every night."""
+"""Generated clusters and jobs, half of them plain, half at the edges of what can happen: the same for every policy."""
 
 from collections.abc import Iterator
 from random import Random
@@ -11,6 +11,7 @@ from slurm_energy.domain.job import EnergyMode, EnergyOptions, GpuDemand, JobReq
 
 NOW_SECONDS = 1_800_000_000.0
 _TYPES = ("a100", "h100", "v100", "a40", "l40s", "p100", "tesla_t4", "mi300", None)
+_MEASURED = ("a100", "h100", "v100", "a40")
 _JOBS_PER_CLUSTER = 50
 
 
@@ -28,8 +29,9 @@ def edge_states(count: int, seed: int = 0) -> Iterator[EdgeState]:
     snapshot = _snapshot(random)
     for number in range(count):
         if number and number % _JOBS_PER_CLUSTER == 0:
-            snapshot = _snapshot(random)
-        yield EdgeState(_job(random, snapshot), snapshot, _runtime(random))
+            snapshot = _snapshot(random) if number // _JOBS_PER_CLUSTER % 2 else _plain_snapshot(random)
+        job = _job(random, snapshot) if number % 2 else _plain_job(random, snapshot)
+        yield EdgeState(job, snapshot, _runtime(random))
 
 
 def _snapshot(random: Random) -> ClusterSnapshot:
@@ -74,6 +76,50 @@ def _snapshot(random: Random) -> ClusterSnapshot:
     )
 
 
+def _plain_snapshot(random: Random) -> ClusterSnapshot:
+    types = random.sample(_MEASURED, random.choice((1, 2, 3)))
+    names = [PartitionName(slurm_type) for slurm_type in types]
+    return ClusterSnapshot(
+        cluster=ClusterName("plain"),
+        taken_at_seconds=NOW_SECONDS - 2.0,
+        partitions=tuple(
+            PartitionState(name=name, is_default=name == names[0], up=True, max_time_minutes=2880.0) for name in names
+        ),
+        nodes=tuple(
+            NodeState(
+                name=NodeName(f"{name}-{number}"),
+                partitions=(name,),
+                states=("IDLE",),
+                available=True,
+                cpus=64,
+                cpus_allocated=0,
+                memory_mib=512_000.0,
+                memory_allocated_mib=0.0,
+                gpus=(NodeGpus(slurm_type=str(name), count=4, allocated=random.choice((0, 1, 4))),),
+                wake_seconds=random.choice((None, 120.0)),
+            )
+            for name in names
+            for number in range(4)
+        ),
+    )
+
+
+def _plain_job(random: Random, snapshot: ClusterSnapshot) -> JobRequest:
+    names = [partition.name for partition in snapshot.partitions]
+    return JobRequest(
+        user_id=1000,
+        name="train",
+        partitions=tuple(random.sample(names, random.choice((0, 1, len(names))))),
+        time_limit_minutes=random.choice((60.0, 600.0, 1440.0)),
+        gpus=(GpuDemand(count=random.choice((1, 1, 1, 2, 4))),),
+        options=EnergyOptions(
+            mode=random.choice((None, EnergyMode.BALANCED, EnergyMode.SAVER)),
+            max_slowdown=random.choice((None, None, None, 0.1)),
+        ),
+        submitted_at_seconds=NOW_SECONDS,
+    )
+
+
 def _node(random: Random, number: int, names: list[PartitionName]) -> NodeState:
     count = random.choice((0, 1, 4, 8, 16))
     available = random.random() < 0.85
@@ -110,7 +156,7 @@ def _job(random: Random, snapshot: ClusterSnapshot) -> JobRequest:
         tasks=random.choice((None, 1, 64)),
         cpus_per_task=random.choice((None, 1, 32)),
         memory_per_node_mib=random.choice((None, 0.0, 1e6)),
-        gpus=(GpuDemand(count=random.choice((0, 1, 1, 2, 8, 4096)), slurm_type=random.choice(_TYPES[-4:])),),
+        gpus=(GpuDemand(count=random.choice((0, 1, 1, 2, 8, 4096)), slurm_type=random.choice((None, None, *_TYPES))),),
         features=random.choice((None, None, "ib")),
         array=random.choice((None, None, None, "0-9")),
         exclusive=random.random() < 0.1,

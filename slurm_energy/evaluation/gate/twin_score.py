@@ -11,7 +11,7 @@ import numpy as np
 from slurm_energy.config import Config
 from slurm_energy.errors import EvaluationError
 from slurm_energy.evaluation.gate.off_policy import saving_score
-from slurm_energy.evaluation.gate.sheet import Interval, StageResult, StageVerdict, mean_interval
+from slurm_energy.evaluation.gate.sheet import FigureInterval, StageResult, StageVerdict, mean_interval
 from slurm_energy.evaluation.metrics import Metrics, metrics_of
 from slurm_energy.policy.candidate import CandidatePolicy
 from slurm_energy.policy.registry import create_policy
@@ -33,7 +33,7 @@ class TwinOutcome(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SiteTwin:
+class TwinRuns:
     """A cluster's twin with the jobs that it is given."""
 
     world: World
@@ -84,7 +84,7 @@ class TwinScore:
     """What the loop found."""
 
     outcomes: tuple[TwinOutcome, ...]
-    saving: Interval
+    saving: FigureInterval
     ended: str
     """Why it ended."""
     within: bool
@@ -190,7 +190,7 @@ def reproducibility_result(
         quantiles = [float(np.exp(value) - 1.0) for value in np.quantile(ratios, (0.1, 0.5, 0.9))]
         median = quantiles[1]
         figures |= {"twin_error_p10": quantiles[0], "twin_error_median": median, "twin_error_p90": quantiles[2]}
-        intervals["error of the twin last week"] = Interval(mean=median, low=quantiles[0], high=quantiles[2])
+        intervals["error of the twin last week"] = FigureInterval(mean=median, low=quantiles[0], high=quantiles[2])
         notes = (f"the twin was off by {median:+.1%} in the median over {len(ratios)} days",)
     else:
         notes = ("no day of last week was measured: how true the twin is, is not known",)

@@ -15,7 +15,7 @@ from slurm_energy.domain.promotion import LivePolicy, PolicyEvent, Stage
 from slurm_energy.errors import CandidateError, PolicyError
 from slurm_energy.learning.nightly.judgement import GATE
 from slurm_energy.learning.nightly.night import candidates_folder
-from slurm_energy.learning.nightly.sequential import TestReport
+from slurm_energy.learning.nightly.sequential import CanaryReport
 from slurm_energy.learning.nightly.stages import APPROVE, RATE, REJECT, canary_report, shadow_evidence
 from slurm_energy.policy.candidate import read_candidate
 from slurm_energy.store.promotion import (
@@ -73,7 +73,7 @@ class CandidateStory:
     live: LivePolicy
     shadow: ShadowCounts | None
     """Where it is in shadow."""
-    canary: TestReport | None
+    canary: CanaryReport | None
     """Where it is in canary."""
 
 

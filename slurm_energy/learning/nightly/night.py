@@ -26,7 +26,7 @@ from slurm_energy.files import write_atomically
 from slurm_energy.learning.nightly.history import SiteHistory, read_history
 from slurm_energy.learning.nightly.name_clocks import name_clocks
 from slurm_energy.learning.nightly.site_twin import SiteTwin, build_twin
-from slurm_energy.learning.nightly.tuning import Evaluations, Replay, Tuned, tune
+from slurm_energy.learning.nightly.tuning import Evaluations, SiteReplay, Tuned, tune
 from slurm_energy.policy.automatic import chosen_policy
 from slurm_energy.policy.candidate import (
     CandidatePolicy,
@@ -156,14 +156,14 @@ def _tuned(  # noqa: PLR0913, PLR0917  # what a step of the night needs
     tuned = tune(
         config,
         live,
-        Replay(
+        SiteReplay(
             world=twin.world,
             jobs=twin.learned_from,
             evaluations=evaluations,
             deadline_seconds=begun + _SEARCH_SHARE * seconds,
             workers=workers,
         ),
-        Replay(
+        SiteReplay(
             world=twin.world,
             jobs=twin.held_out,
             evaluations=evaluations,
@@ -206,26 +206,26 @@ def _days(history: SiteHistory) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _State:
+class _NightState:
     """What a night that is resumed must not change."""
 
     until_seconds: float
     seed: int
 
 
-def _begin(work: Path, now_seconds: float, seed: int | None) -> _State:
+def _begin(work: Path, now_seconds: float, seed: int | None) -> _NightState:
     """Return the state of the night that was stopped, else of a new one."""
     path = work / STATE_FILE
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-        found = _State(until_seconds=float(document["until_seconds"]), seed=int(document["seed"]))
+        found = _NightState(until_seconds=float(document["until_seconds"]), seed=int(document["seed"]))
     except (OSError, ValueError, KeyError, TypeError):
         found = None
     if found is not None and 0.0 <= now_seconds - found.until_seconds <= RESUMED_SECONDS and seed in (None, found.seed):
         return found
     shutil.rmtree(work, ignore_errors=True)
     drawn = random.SystemRandom().randrange(1_000_000) if seed is None else seed
-    state = _State(until_seconds=float(int(now_seconds)), seed=drawn)
+    state = _NightState(until_seconds=float(int(now_seconds)), seed=drawn)
     try:
         work.mkdir(parents=True)
         write_atomically(path, json.dumps({"until_seconds": state.until_seconds, "seed": state.seed}).encode())

@@ -33,7 +33,7 @@ _OUTLIER = 1.5
 one bad job, not a hundred."""
 
 
-class Verdict(Enum):
+class CanaryVerdict(Enum):
     """What a test says of a challenger."""
 
     BETTER = "better"
@@ -43,7 +43,7 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class CanaryOutcome:
     """One ended job of the time in which both policies decided."""
 
     user_id: int
@@ -85,12 +85,10 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TestReport:
+class CanaryReport:
     """What is known of a challenger now, with everything that it rests on."""
 
-    __test__ = False  # no test of pytest's
-
-    verdict: Verdict
+    verdict: CanaryVerdict
     reason: str
     comparisons: tuple[Comparison, ...] = field(default=())
 
@@ -112,14 +110,14 @@ class TestReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Figure:
+class _TestedFigure:
     """A figure that is tested."""
 
     name: str
     words: str
     scale: float
     """Mixing scale: differences of about this size are found soonest."""
-    of: Callable[[Outcome], float | None]
+    of: Callable[[CanaryOutcome], float | None]
     is_share: bool = False
 
 
@@ -130,23 +128,27 @@ def _bounded(value: float | None) -> float | None:
 
 
 _FIGURES = (
-    _Figure(name="energy", words="joules for the work of a name", scale=0.02, of=lambda job: _bounded(job.energy)),
-    _Figure(name="seconds", words="run time for the work of a name", scale=0.02, of=lambda job: _bounded(job.seconds)),
-    _Figure(
+    _TestedFigure(
+        name="energy", words="joules for the work of a name", scale=0.02, of=lambda job: _bounded(job.energy)
+    ),
+    _TestedFigure(
+        name="seconds", words="run time for the work of a name", scale=0.02, of=lambda job: _bounded(job.seconds)
+    ),
+    _TestedFigure(
         name="timed_out",
         words="jobs that met their time limit",
         scale=0.1,
         of=lambda job: float(job.timed_out),
         is_share=True,
     ),
-    _Figure(
+    _TestedFigure(
         name="guard_changed",
         words="answers that the guard changed",
         scale=0.1,
         of=lambda job: float(job.guard_changed),
         is_share=True,
     ),
-    _Figure(
+    _TestedFigure(
         name="late", words="decisions that took too long", scale=0.1, of=lambda job: float(job.late), is_share=True
     ),
 )
@@ -177,7 +179,7 @@ def few_users_factor(users: float) -> float:
     return sqrt(freedom * (exp(at * at / (freedom + 1.0)) - 1.0)) / at if at * at / (freedom + 1.0) < 50.0 else inf
 
 
-def report_of(outcomes: Iterable[Outcome], *, max_slowdown: float, alpha: float = FALSE_ALARMS) -> TestReport:
+def report_of(outcomes: Iterable[CanaryOutcome], *, max_slowdown: float, alpha: float = FALSE_ALARMS) -> CanaryReport:
     """Return what the jobs of both policies say of the challenger.
 
     Worse is what is worse in any figure. Better is only what draws less energy, with no more run time than a bound; a
@@ -188,7 +190,7 @@ def report_of(outcomes: Iterable[Outcome], *, max_slowdown: float, alpha: float 
         max_slowdown: How much longer the work may take, in the mean.
         alpha: Probability of a false alarm over all looks and figures.
     """
-    groups: dict[bool, list[Outcome]] = {True: [], False: []}
+    groups: dict[bool, list[CanaryOutcome]] = {True: [], False: []}
     for outcome in outcomes:
         groups[outcome.is_challenger].append(outcome)
     found = {figure.name: _compared(figure, groups, alpha / len(_FIGURES)) for figure in _FIGURES}
@@ -197,7 +199,7 @@ def report_of(outcomes: Iterable[Outcome], *, max_slowdown: float, alpha: float 
     if worse:
         words = {figure.name: figure.words for figure in _FIGURES}
         reason = "; ".join(f"{words[one.name]}: {_range(one)}" for one in worse)
-        return TestReport(verdict=Verdict.WORSE, reason=reason, comparisons=comparisons)
+        return CanaryReport(verdict=CanaryVerdict.WORSE, reason=reason, comparisons=comparisons)
     lack = _lack(groups)
     energy, seconds = found["energy"], found["seconds"]
     if lack or energy is None or seconds is None:
@@ -205,23 +207,25 @@ def report_of(outcomes: Iterable[Outcome], *, max_slowdown: float, alpha: float 
             lack
             or f"each policy needs {MIN_JOBS} measured jobs whose names ran before, of {MIN_USERS} users under both"
         )
-        return TestReport(verdict=Verdict.NOT_ENOUGH, reason=reason, comparisons=comparisons)
+        return CanaryReport(verdict=CanaryVerdict.NOT_ENOUGH, reason=reason, comparisons=comparisons)
     shares = [one for figure in _FIGURES if figure.is_share and (one := found[figure.name]) is not None]
     risen = [one for one in shares if one.difference > MAX_SHARE_RISE]
     if risen:
         reason = "; ".join(f"{one.name.replace('_', ' ')} {_range(one)}" for one in risen)
-        return TestReport(verdict=Verdict.NOT_ENOUGH, reason=f"more than before: {reason}", comparisons=comparisons)
+        return CanaryReport(
+            verdict=CanaryVerdict.NOT_ENOUGH, reason=f"more than before: {reason}", comparisons=comparisons
+        )
     if energy.is_better and seconds.high <= log(1.0 + max_slowdown):
-        return TestReport(
-            verdict=Verdict.BETTER,
+        return CanaryReport(
+            verdict=CanaryVerdict.BETTER,
             reason=f"energy {_range(energy)}, run time {_range(seconds)}",
             comparisons=comparisons,
         )
     reason = f"energy {_range(energy)}, run time {_range(seconds)}: neither is clear"
-    return TestReport(verdict=Verdict.NOT_ENOUGH, reason=reason, comparisons=comparisons)
+    return CanaryReport(verdict=CanaryVerdict.NOT_ENOUGH, reason=reason, comparisons=comparisons)
 
 
-def _lack(groups: Mapping[bool, Sequence[Outcome]]) -> str:
+def _lack(groups: Mapping[bool, Sequence[CanaryOutcome]]) -> str:
     for is_challenger, jobs in groups.items():
         completed = [job for job in jobs if job.completed]
         measured = sum(job.energy is not None and isfinite(job.energy) for job in completed)
@@ -237,7 +241,7 @@ def _range(one: Comparison) -> str:
     return f"{100.0 * one.difference:+.1f} % [{100.0 * one.low:+.1f}, {100.0 * one.high:+.1f}]"
 
 
-def _compared(figure: _Figure, groups: Mapping[bool, Sequence[Outcome]], alpha: float) -> Comparison | None:
+def _compared(figure: _TestedFigure, groups: Mapping[bool, Sequence[CanaryOutcome]], alpha: float) -> Comparison | None:
     by_user: dict[int, dict[bool, list[float]]] = defaultdict(lambda: {True: [], False: []})
     for is_challenger, members in groups.items():
         for member in members:

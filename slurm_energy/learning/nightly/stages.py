@@ -3,7 +3,7 @@
 from slurm_energy.config import Config
 from slurm_energy.domain.ids import ClusterName
 from slurm_energy.domain.promotion import LivePolicy, Stage
-from slurm_energy.learning.nightly.sequential import Outcome, TestReport, Verdict, report_of
+from slurm_energy.learning.nightly.sequential import CanaryOutcome, CanaryReport, CanaryVerdict, report_of
 from slurm_energy.store.promotion import live_policy, move_candidate, policy_events
 from slurm_energy.store.promotion.outcomes import ShadowCounts, canary_jobs, shadow_counts
 from slurm_energy.store.session import Session
@@ -72,9 +72,9 @@ def _after_shadow(session: Session, cluster: ClusterName, config: Config, live: 
 def _after_canary(session: Session, cluster: ClusterName, config: Config, live: LivePolicy, now_seconds: float) -> None:
     report = canary_report(session, cluster, config, live)
     after, reason = None, ""
-    if report.verdict is Verdict.WORSE:
+    if report.verdict is CanaryVerdict.WORSE:
         after, reason = Stage.REJECTED, f"worse than the live policy: {report.reason}"
-    elif report.verdict is Verdict.BETTER and _may_get_on(session, cluster, config, live):
+    elif report.verdict is CanaryVerdict.BETTER and _may_get_on(session, cluster, config, live):
         after, reason = Stage.ACTIVE, f"better than the live policy: {report.reason}"
     elif _is_over(config, live, now_seconds):
         after, reason = Stage.REJECTED, f"no clear difference within {_days(config)}: {report.reason}"
@@ -97,11 +97,11 @@ def shadow_evidence(session: Session, cluster: ClusterName, config: Config, live
     return shadow_counts(session, cluster, live.challenger_id, live.since_seconds, late)
 
 
-def canary_report(session: Session, cluster: ClusterName, config: Config, live: LivePolicy) -> TestReport:
+def canary_report(session: Session, cluster: ClusterName, config: Config, live: LivePolicy) -> CanaryReport:
     """Return what the jobs of the canary say so far."""
     late = config.nightly.late_milliseconds
     outcomes = (
-        Outcome(
+        CanaryOutcome(
             user_id=job.user_id,
             is_challenger=job.is_challenger,
             energy=job.energy_log,

@@ -114,7 +114,7 @@ class Evaluations:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replay:
+class SiteReplay:
     """Where policies are tried: a world and its jobs, with a limit of time."""
 
     world: Path
@@ -164,8 +164,8 @@ class Tuned:
 def tune(  # noqa: PLR0913  # what is searched, where, and how it is reported
     config: Config,
     live: str,
-    learned: Replay,
-    held_out: Replay,
+    learned: SiteReplay,
+    held_out: SiteReplay,
     *,
     seed: int,
     say: Callable[[str], None],
@@ -210,7 +210,7 @@ def tune(  # noqa: PLR0913  # what is searched, where, and how it is reported
 
 
 def _search(
-    config: Config, base: Cost, replay: Replay, seed: int, say: Callable[[str], None]
+    config: Config, base: Cost, replay: SiteReplay, seed: int, say: Callable[[str], None]
 ) -> tuple[Mapping[str, float] | None, float]:
     draw = random.Random(seed)  # noqa: S311  # a search, not a secret
     centre = {price.name: log(price.start) for price in SEARCHED}

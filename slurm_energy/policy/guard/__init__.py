@@ -33,6 +33,7 @@ from slurm_energy.policy.guard.explanation import (
     explanation,
     light_notes,
     missing_partitions,
+    sent_text,
     why_unchanged,
 )
 from slurm_energy.policy.guard.gpu_count import CountedCase, with_chosen_count
@@ -40,7 +41,7 @@ from slurm_energy.policy.guard.partitions import allowed_hint, allowed_partition
 from slurm_energy.policy.guard.trials import counted_clocks, learned_verdict, trial_bounds
 from slurm_energy.policy.site.candidates import at_site
 from slurm_energy.policy.site.clock_terms import clock_terms
-from slurm_energy.policy.site.comparison import first_tried, landing_on, landing_types, rivals_of, time_ratio, with_room
+from slurm_energy.policy.site.comparison import first_tried, landing_on, landing_types
 from slurm_energy.policy.site.settings import site_board_limits
 
 _MAX_ENTRY_MINUTES = 0xFFFFFFFD
@@ -173,6 +174,7 @@ class Guard:
                 board_limits=self._board_limits,
                 max_slowdown=job_max_slowdown(job, self._config),
                 clock_terms=clock_terms(job, self._config),
+                max_type_slowdown=self._config.routing.max_type_slowdown if job.options.max_slowdown is None else None,
             ),
             self._config,
             lambda cases: _count_costs(policy, tuple(map(as_placed, cases))),
@@ -249,14 +251,12 @@ class Guard:
         landing = landing_on(case.candidates, partitions)
         reasons, notes = unknown_reasons(landing)
         clocks: list[ClockChoice] = []
-        rivals = None if partitions is None else rivals_of(with_room(case.candidates), case.comparison)
         for gpu_type in landing_types(landing):
             learned = case.learned_clocks.get(gpu_type)
             if gpu_type not in answer.clocks_mhz and learned is None:
                 continue
             where = [candidate for candidate in landing if gpu_type in candidate.gpu_types]
-            ratio = 1.0 if rivals is None else time_ratio(gpu_type, rivals, case.comparison) or 1.0
-            room = slowdown_room(gpu_type, case, where, self._config.guard, routed_ratio=ratio)
+            room = slowdown_room(gpu_type, case, where, self._config.guard, is_sent=partitions is not None)
             min_saving = self._config.guard.min_energy_saving
             measured = None if learned is None else learned_verdict(gpu_type, learned, room, min_saving, case)
             if measured is not None or gpu_type not in answer.clocks_mhz:
@@ -277,7 +277,8 @@ class Guard:
         count = count_text(counted)
         chosen = (outcome.partitions, outcome.clocks, outcome.prefer)
         observed = decision.mode is EnergyMode.OBSERVE
-        line = explanation(*chosen, case.shown_names, count=count, observed=observed)
+        sent = sent_text(case, outcome.partitions)
+        line = explanation(*chosen, case.shown_names, count=count, sent=sent, observed=observed)
         # Slurm's side may keep the job's own partitions: what is said then is of the clocks alone.
         left = (None, outcome.clocks, None)
         moves, quiet = outcome.partitions is not None, case.job.options.quiet

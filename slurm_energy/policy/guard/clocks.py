@@ -19,7 +19,6 @@ from slurm_energy.policy.site.comparison import (
     clock_choice,
     landing_types,
     rivals_of,
-    slowdown_left,
     time_ratio,
 )
 
@@ -157,7 +156,8 @@ def slowdown_room(
     case: Case,
     where: Sequence[Candidate],
     guard: GuardConfig,
-    routed_ratio: float = 1.0,
+    *,
+    is_sent: bool = False,
 ) -> SlowdownRoom:
     """Return what each rule leaves on one GPU type.
 
@@ -166,10 +166,13 @@ def slowdown_room(
         case: The job on its cluster.
         where: The candidates with this type in which the job may land.
         guard: The site's margins.
-        routed_ratio: How many times as long work takes here as where the job would otherwise have started.
+        is_sent: Whether the job is sent elsewhere than where Slurm would start it.
     """
+    type_bound = case.type_bound
+    ratio = type_bound.ratio(gpu_type) if is_sent else 1.0
+    left = type_bound.left(gpu_type) if is_sent else case.max_slowdown
     limit = _shortest_limit(case.job, where)
-    predicted = _predicted_seconds(gpu_type, case, limit, guard.unknown_runtime_share * routed_ratio)
+    predicted = _predicted_seconds(gpu_type, case, limit, guard.unknown_runtime_share * max(1.0, ratio or 1.0))
     deadline = case.job.options.deadline_seconds
     time_limit = _room(limit * (1.0 - guard.time_limit_margin), predicted)
     if case.clock_terms.by_mean and case.runtime is not None and case.runtime.is_known:
@@ -178,7 +181,7 @@ def slowdown_room(
         time_limit = max(time_limit, likely)
     return SlowdownRoom(
         by_mean=case.clock_terms.by_mean,
-        bound=slowdown_left(max(1.0, routed_ratio), case.max_slowdown),
+        bound=-1.0 if left is None else left,
         time_limit=time_limit,
         deadline=math.inf if deadline is None else _deadline_room(deadline, predicted, case, where, guard),
     )

@@ -11,7 +11,8 @@ from slurm_energy.energy_model.relative_speed import RelativeCost
 from slurm_energy.policy.base import Case
 from slurm_energy.policy.guard.clocks import exchange_text
 from slurm_energy.policy.guard.gpu_count import CountedCase
-from slurm_energy.policy.site.comparison import Candidate, default_candidate, landing_types, rivals_of, with_room
+from slurm_energy.policy.site.comparison import Candidate, landing_types, rivals_of, with_room
+from slurm_energy.policy.site.type_bound import default_candidate
 
 MAX_MESSAGE_BYTES = 512
 _OPT_OUT = "opt out with --energy=off"
@@ -37,13 +38,14 @@ _SOURCES = {
 }
 
 
-def explanation(
+def explanation(  # noqa: PLR0913  # each part of the line
     partitions: Iterable[PartitionName] | None,
     clocks: Iterable[ClockChoice],
     prefer: str | None,
     shown_names: Mapping[GpuTypeName, str],
     *,
     count: str = "",
+    sent: str = "",
     observed: bool = False,
 ) -> str:
     """Return what a decision does and how to opt out, at most 512 bytes of ASCII; empty when it does nothing.
@@ -54,11 +56,12 @@ def explanation(
         prefer: The node feature whose nodes are used first, None when any will do.
         shown_names: The name of each GPU type as the cluster's users know it.
         count: What another number of GPUs does; empty where the job's own stays.
+        sent: How much slower the partition may be than where Slurm would start the job.
         observed: Whether it is only recorded: the line then says what would have been.
     """
     begin, end = ("would have been: ", "") if observed else ("", _OPT_OUT)
     parts = [_clock_text(clock, shown_names) for clock in clocks]
-    partition = "" if partitions is None else f"partition {_plain(','.join(partitions), 128)} first"
+    partition = "" if partitions is None else f"partition {_plain(','.join(partitions), 128)} first{sent}"
     nodes = "" if prefer is None else f"nodes with {_plain(prefer, 64)} first"
     where = ", ".join(filter(None, (count, partition, nodes)))
     if not parts and not where:
@@ -128,6 +131,21 @@ def count_text(counted: CountedCase) -> str:
     saved = 1.0 - counted.joules_ratio
     energy = f"{_percent(abs(saved))} {'less' if saved >= 0.0 else 'more'} energy"
     return f"{what} (about {energy}, {counted.longer:.2g} times as long, by runs of this name)"
+
+
+def sent_text(case: Case, partitions: Iterable[PartitionName] | None) -> str:
+    """Return how much slower the GPU types of some partitions may be than where Slurm would start the job."""
+    bound, names = case.type_bound, set(partitions or ())
+    types = landing_types(one for one in case.candidates if one.partition.name in names)
+    others = [name for name in types if name not in bound.home]
+    ratios = [ratio for name in others if (ratio := bound.ratio(name)) is not None]
+    if not ratios or default_candidate([one for one in case.candidates if one.has_idle_room]) is None:
+        return ""
+    home = " or ".join(_plain(case.shown_names.get(name, name), 64) for name in bound.home)
+    slower = max(ratios) - 1.0
+    if slower < _FELT:
+        return f" (no slower than on {home})"
+    return f" ({'about' if case.clock_terms.by_mean else 'at most'} {_percent(slower)} longer than on {home})"
 
 
 def _clock_text(clock: ClockChoice, shown_names: Mapping[GpuTypeName, str]) -> str:

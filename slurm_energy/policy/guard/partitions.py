@@ -17,7 +17,7 @@ from slurm_energy.domain.ids import PartitionName
 from slurm_energy.domain.job import GpuDemand, JobRequest
 from slurm_energy.policy.base import Case
 from slurm_energy.policy.guard.clocks import slowdown_room
-from slurm_energy.policy.site.comparison import Candidate, landing_types, rivals_of, time_ratio, with_room
+from slurm_energy.policy.site.comparison import Candidate, landing_types
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,15 +44,9 @@ def allowed_partitions(proposed: tuple[PartitionName, ...] | None, case: Case, g
     if not all(candidate.gpu_types for candidate in chosen):
         note = "the policy named a partition whose GPU types are unknown"
         return PartitionVerdict(partitions=None, reasons=(Reason.UNKNOWN_GPU_TYPE,), notes=(note,))
-    rivals = rivals_of(with_room(case.candidates), case.comparison)
     for gpu_type in landing_types(chosen):
-        ratio = None if rivals is None else time_ratio(gpu_type, rivals, case.comparison)
         where = [candidate for candidate in chosen if gpu_type in candidate.gpu_types]
-        broken = (
-            (Reason.SLOWDOWN_BOUND,)
-            if ratio is None
-            else slowdown_room(gpu_type, case, where, guard, routed_ratio=ratio).broken_by(0.0)
-        )
+        broken = slowdown_room(gpu_type, case, where, guard, is_sent=True).broken_by(0.0)
         if broken:
             note = f"the policy named a partition of {gpu_type}, which is too slow for this job or cannot be compared"
             return PartitionVerdict(partitions=None, reasons=broken, notes=(note,))

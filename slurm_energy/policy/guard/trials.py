@@ -15,7 +15,7 @@ from slurm_energy.energy_model.operating_point import clock_table_of, mean_measu
 from slurm_energy.policy.base import Case
 from slurm_energy.policy.guard.clocks import ClockVerdict, SlowdownRoom, slowdown_room
 from slurm_energy.policy.site.clock_terms import EACH_JOB, ClockTerms, measured_by, worth_their_time
-from slurm_energy.policy.site.comparison import Candidate, landing_types, rivals_of, time_ratio, with_room
+from slurm_energy.policy.site.comparison import Candidate, landing_types
 
 MIN_POSSIBLE_GAIN = 0.01
 """Of the energy; below it trials are made only for a job whose user asked for them."""
@@ -61,11 +61,9 @@ def trial_bounds(
         return _NONE
     bounds = {}
     asked = case.job.options.trials is True
-    rivals = None if partitions is None else rivals_of(with_room(case.candidates), case.comparison)
     for gpu_type in landing_types(landing):
         where = [candidate for candidate in landing if gpu_type in candidate.gpu_types]
-        ratio = 1.0 if rivals is None else time_ratio(gpu_type, rivals, case.comparison) or 1.0
-        room = slowdown_room(gpu_type, case, where, config.guard, routed_ratio=ratio)
+        room = slowdown_room(gpu_type, case, where, config.guard, is_sent=partitions is not None)
         bound = min(room.smallest, MAX_TRIAL_BOUND)
         limit_watts = case.board_limits.known_watts(gpu_type)
         if gpu_type in WITHOUT_LOCK or bound < MIN_TRIAL_BOUND or _is_well_known(gpu_type, case, room, config):

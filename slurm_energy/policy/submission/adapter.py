@@ -16,14 +16,8 @@ from slurm_energy.energy_model.operating_point import OperatingPoint
 from slurm_energy.policy.base import Case, CountCost
 from slurm_energy.policy.oracle import trial_note
 from slurm_energy.policy.placement import Placement, PlacementRule
-from slurm_energy.policy.site.comparison import (
-    Candidate,
-    clock_choice,
-    default_candidate,
-    lacks_runs_at_home,
-    landing_on,
-    with_room,
-)
+from slurm_energy.policy.site.comparison import Candidate, clock_choice, landing_on, with_room
+from slurm_energy.policy.site.type_bound import default_candidate, lacks_runs_at_home
 from slurm_energy.policy.submission.options import JobOptions, landing_options, routing_options
 from slurm_energy.policy.submission.places import SitePlaces, point_at, site_of
 from slurm_energy.policy.submission.view import SnapshotView, SubmittedJob

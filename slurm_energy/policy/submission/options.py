@@ -16,14 +16,8 @@ from slurm_energy.domain.ids import GpuTypeName, PartitionName
 from slurm_energy.energy_model.curves import curves_of
 from slurm_energy.energy_model.operating_point import ClockTable
 from slurm_energy.policy.base import Case
-from slurm_energy.policy.site.comparison import (
-    Candidate,
-    Rivals,
-    default_candidate,
-    remaining_slowdown,
-    rivals_of,
-    with_room,
-)
+from slurm_energy.policy.site.comparison import Candidate, Rivals, landing_types, rivals_of, with_room
+from slurm_energy.policy.site.type_bound import default_candidate
 
 NOMINAL_WATTS = 300.0
 NOMINAL_SECONDS = 3600.0
@@ -81,7 +75,8 @@ def routing_options(case: Case) -> JobOptions | None:
         return None
     own = default_candidate(idle)
     measure = Measure(rivals, rivals.fastest if own is None else own.gpu_types[0])
-    rooms = {name: remaining_slowdown(name, rivals, case.max_slowdown, case.comparison) for name in rivals.types}
+    type_bound = case.type_bound
+    rooms = {name: type_bound.left(name) for name in rivals.types}
     room: dict[tuple[PartitionName, GpuTypeName], float] = {}
     for candidate in idle:
         # Where Slurm starts the job without our doing it stays, however slow its GPUs are: it is on the clock alone.
@@ -105,9 +100,9 @@ def landing_options(case: Case, landing: Sequence[Candidate], *, is_sent: bool) 
         job: The job.
         case: The job's.
         landing: Where the job may start.
-        is_sent: Whether it is sent elsewhere: it then has what the bound leaves against the fastest type with room.
+        is_sent: Whether it is sent elsewhere: it then has what its bounds leave against where Slurm would start it.
     """
-    types = tuple(dict.fromkeys(name for candidate in landing for name in candidate.gpu_types))
+    types, type_bound = landing_types(landing), case.type_bound
     rivals = rivals_of(with_room(case.candidates) if is_sent else landing, case.comparison)
     work: dict[GpuTypeName, TypeWork] = {}
     if rivals is not None:
@@ -119,9 +114,7 @@ def landing_options(case: Case, landing: Sequence[Candidate], *, is_sent: bool) 
     room: dict[tuple[PartitionName, GpuTypeName], float] = {}
     for candidate in landing:
         for name in candidate.gpu_types:
-            left: float | None = case.max_slowdown
-            if is_sent and rivals is not None:
-                left = remaining_slowdown(name, rivals, case.max_slowdown, case.comparison)
+            left = type_bound.left(name) if is_sent else case.max_slowdown
             if left is not None:
                 room[candidate.partition.name, name] = left
     return JobOptions(units=_seconds_on(None if rivals is None else rivals.fastest, case), work=work, room=room)

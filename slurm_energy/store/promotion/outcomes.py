@@ -159,7 +159,10 @@ def _runs(
         JobRow.state.label("state"),
         case((same_type, func.min(reading.gpu_type)), else_=null()).label("gpu_type"),
         JobRow.gpu_count.label("gpus"),
-        run.label("seconds"),
+        # The nodes' own times where they reported: Slurm's are whole seconds.
+        func.coalesce(func.max(NodeEnergyRow.ended_at_seconds - NodeEnergyRow.started_at_seconds), run).label(
+            "seconds"
+        ),
         func.sum(reading.joules).label("joules"),
         case(
             (

@@ -13,6 +13,14 @@ from trial_site import CLONE, TrialSite
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(1200)]
 
 HOST_OF_SECTION = {
+    "With Debian packages": (),  # their trial is test_debian_packages.py
+    "Build the packages": (),
+    "Install the packages": (),
+    "Switch it on": (),
+    "Learned policies": (),
+    "Update and remove the packages": (),
+    "RPM packages": (),
+    "From a clone": (),
     "1. The package": ("image",),
     "2. The nodes with GPUs": ("gpu1",),
     "3. The login nodes": ("login",),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from slurm_energy.cli.doctor.finding import Finding, Verdict, by_severity, fail, ok, several, skip, warn
-from slurm_energy.cli.doctor.gpu_checks import GPU_TYPES, SAVING, NodeGpuTypes, gpu_type_checks
+from slurm_energy.cli.doctor.gpu_checks import GPU_TYPES, ORDER, SAVING, NodeGpuTypes, gpu_type_checks
 from slurm_energy.cli.doctor.node_judgement import (
     CLOCKS,
     GPUS,
@@ -168,6 +168,14 @@ def test_each_type_is_told_plainly_whether_it_can_save(gres: str, words: str) ->
     (finding,) = [one for one in types(gres, None) if one.subject == SAVING]
     assert finding.verdict is Verdict.OK
     assert finding.found.startswith(words)
+
+
+def test_the_order_of_gpu_types_is_named_where_there_are_several_and_they_compare() -> None:
+    (finding,) = [one for one in types("gpu:a100:2,gpu:v100:2,gpu:a40:2", None) if one.subject == ORDER]
+    assert finding.verdict is Verdict.OK
+    assert finding.found.startswith("least energy for the same work first: a100 (1.00 of the energy, 1.00 of the time)")
+    assert "v100 (" in finding.found and "by data sheets" in finding.found and "Weight ascending" in finding.found
+    assert not [one for one in types("gpu:a100:2", None) if one.subject == ORDER]
 
 
 def test_an_assumed_curve_is_told_apart_from_a_measured_one() -> None:

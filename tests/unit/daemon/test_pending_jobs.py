@@ -10,7 +10,7 @@ from policy_factory import NOW, ids, make_config, make_job, make_node, make_snap
 from slurm_energy.config import RoutingConfig
 from slurm_energy.daemon.decide import Decided, Decider, Known
 from slurm_energy.daemon.pending.round import RoundResult, look_at_pending
-from slurm_energy.daemon.pending.tracked import Attempt, TrackedJobs, count_field
+from slurm_energy.daemon.pending.tracked import Attempt, TrackedJobs, count_field, updatable
 from slurm_energy.daemon.pending.updates import complaints, is_denied
 from slurm_energy.domain.cluster import ClusterSnapshot, JobState
 from slurm_energy.domain.decision import DecisionEntry, Reason
@@ -280,6 +280,41 @@ def test_the_number_of_gpus_changes_where_nothing_else_of_the_job_would_have_to_
     in_flight = tracked.newer_entry(decided.decision.decision_id)
     assert in_flight is not None
     assert in_flight.time_limit_minutes == 60, "good before the update and after it"
+
+
+def test_a_changed_job_that_a_limit_would_hold_is_put_back_and_left_alone() -> None:
+    options = tuple(GpuCountOption(gpus=gpus, nodes=1, cpus_per_node=1) for gpus in (1, 2, 4))
+    ranged = make_job(
+        4,
+        partitions=("a100",),
+        time_limit_minutes=60.0,
+        count_options=options,
+        options=EnergyOptions(gpu_counts=(1, 2, 4)),
+    )
+    tracked = TrackedJobs()
+    job = waiting(submitted(tracked, ranged))
+    look(tracked, snapshot(job, seconds=5))
+    fewer = make_config(routing_open=True, unmeasured_gpu_count=2)
+    look(tracked, snapshot(job, seconds=10), config=fewer)
+    one(tracked).attempt = replace(one(tracked).attempt, ended_at_seconds=NOW + 10)
+    held = replace(job, gpu_count=2, time_limit_minutes=120.0, waits_for_room=False, blocked_by_limit=True)
+    result = look(tracked, snapshot(held, seconds=20), config=fewer)
+    assert texts(result) == ["JobId=7 TresPerNode=gres:gpu:4 TimeLimit=60"]
+    one(tracked).attempt = replace(one(tracked).attempt, ended_at_seconds=NOW + 20)
+    result = look(tracked, snapshot(job, seconds=30), config=fewer)
+    assert [(change.outcome, change.gpus, change.note[:8]) for change in result.changes] == [("changed", 4, "put back")]
+    assert texts(look(tracked, snapshot(job, seconds=40), config=fewer)) == [], "it is not changed again"
+
+
+def test_a_job_that_waited_for_a_limit_of_its_own_is_not_touched() -> None:
+    tracked = TrackedJobs()
+    job = waiting(submitted(tracked), waits_for_room=False, blocked_by_limit=True)
+    assert texts(look(tracked, snapshot(job, a40_free=True, seconds=5))) == []
+
+
+def test_never_more_gpus_than_its_user_asked_for() -> None:
+    options = tuple(GpuCountOption(gpus=gpus, nodes=1, cpus_per_node=1) for gpus in (2, 4, 8))
+    assert [one.gpus for one in updatable(make_job(4, count_options=options))] == [2, 4]
 
 
 @pytest.mark.parametrize(

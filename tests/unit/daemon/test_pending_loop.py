@@ -97,6 +97,12 @@ def test_updates_go_to_slurm_in_their_owners_names(tmp_path: Path, sent: type[Se
     rounds(state, shown(decided, 58), shown(decided, 59, a40_free=True))
     assert sent.calls == [(1001, ["JobId=1 Partition=a40,a100"])]
     assert state.counters["updates of waiting jobs sent"] == 1
+    assert state.counters["waiting jobs: changed"] == 1, "it may have ended by the next snapshot"
+    moved = replace(
+        shown(decided, 62, a40_free=True), jobs=(waiting(decided[0], job_id=1, partitions=("a40", "a100")),)
+    )
+    rounds(state, moved)
+    assert state.counters["waiting jobs: changed"] == 1, "recorded once"
 
 
 def test_without_the_right_nothing_is_sent_and_it_is_said(

@@ -90,11 +90,18 @@ def make_config(*, routing_open: bool = False, node_hints: bool = False, **chang
     gpu_types = changes.pop("gpu_types", {})
     limits = changes.pop("gpu_power_limits_watts", MEASURED_BOARDS)
     routed = tuple(changes.pop("routing_partitions", ()))
+    max_type = changes.pop("max_type_slowdown", RoutingConfig().max_type_slowdown)
     less = changes.pop("less_gpu_memory", False)
     return Config(
         policy=replace(PolicyConfig(), **{"min_saving_per_slowdown": 0.0, **changes}),
         guard=replace(GuardConfig(), **guard),
-        routing=RoutingConfig(open=routing_open, partitions=routed, node_hints=node_hints, less_gpu_memory=less),
+        routing=RoutingConfig(
+            open=routing_open,
+            partitions=routed,
+            node_hints=node_hints,
+            less_gpu_memory=less,
+            max_type_slowdown=max_type,
+        ),
         gpu_types=gpu_types,
         gpu_power_limits_watts=dict(limits),
     )

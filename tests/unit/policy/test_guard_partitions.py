@@ -26,8 +26,8 @@ def test_users_single_partition_is_never_changed() -> None:
 def test_users_list_is_narrowed_inside_the_list() -> None:
     decision = decide(make_job(partitions=("a40", "a100")))
     assert decision.partitions == ("a100",)
-    assert clocks(decision) == {A100: 1290}
-    assert decision.message.startswith("partition a100 first: a100 at 1290 of 1410 MHz")
+    assert clocks(decision) == {A100: 1290, A40: 1455}, "it starts on an A40 if Slurm finds no room on the A100"
+    assert decision.message.startswith("partition a100 first (no slower than on a40): a100 at 1290 of 1410 MHz")
 
 
 def test_partition_outside_the_users_list_is_refused() -> None:
@@ -46,7 +46,7 @@ def test_open_routing_sends_the_job_to_the_cheapest_partition_with_room() -> Non
     partitions = (make_partition("a40", is_default=True), make_partition("a100"))
     decision = decide(make_job(), snapshot=make_snapshot(partitions=partitions), config=make_config(routing_open=True))
     assert decision.partitions == ("a100",)
-    assert clocks(decision) == {A100: 1290}
+    assert clocks(decision) == {A100: 1290, A40: 1455}
 
 
 def test_open_routing_that_finds_the_default_partition_best_changes_none() -> None:
@@ -77,8 +77,8 @@ def test_partition_in_which_the_job_would_wait_is_refused() -> None:
     assert Reason.NO_IDLE_PARTITION in decision.reasons
 
 
-def test_slower_partition_is_refused_when_it_breaks_the_bound_against_the_fastest_with_room() -> None:
-    decision = decide(make_job(partitions=("a40", "a100")), policy=routing_to("a40"))
+def test_slower_partition_is_refused_when_it_breaks_the_bound_against_where_slurm_starts_the_job() -> None:
+    decision = decide(make_job(partitions=("a100", "a40")), policy=routing_to("a40"))
     assert decision.partitions is None
     assert Reason.SLOWDOWN_BOUND in decision.reasons
 

@@ -161,7 +161,7 @@ def test_observe_records_the_hint_and_gives_none() -> None:
 
 def test_partition_and_hint_are_told_together() -> None:
     decision = decide(make_job(partitions=("a40", "a100")), partitions=("a100",), max_slowdown=2.0)
-    assert decision.message.startswith("partition a100 first, nodes with nvlink first")
+    assert decision.message.startswith("partition a100 first (no slower than on a40), nodes with nvlink first")
 
 
 def test_a_job_of_the_default_partition_lands_there_alone() -> None:

@@ -24,6 +24,7 @@ from slurm_energy.twin.world.file import shipped_world
 
 WAITS = SubmittedJob(gpu_counts=(1,), submitted_seconds=0.0, estimated_units=1.0)
 OPEN: dict[str, Any] = {"routing_open": True, "max_slowdown": 0.5}
+FAR: dict[str, Any] = {"routing_open": True, "max_slowdown": 2.0, "max_type_slowdown": 2.0, "less_gpu_memory": True}
 
 
 class Recorder(PlacementRule):
@@ -105,7 +106,7 @@ def test_what_a_submission_cannot_carry_out_is_told() -> None:
 
 def test_the_partition_of_the_rule_s_place_is_named_and_each_type_that_the_job_can_land_on_is_asked_for() -> None:
     rule = Recorder()
-    _, decision = asked(rule, make_config(routing_open=True, max_slowdown=2.0, less_gpu_memory=True), gpus=2)
+    _, decision = asked(rule, make_config(**FAR), gpus=2)
     assert decision.partitions in {("v100",), ("a40",)}  # type: ignore[attr-defined]
     routing, *landing = rule.rooms
     assert sum(gpus > 0 for gpus in routing) > 1
@@ -159,7 +160,7 @@ def test_the_slowdown_bound_counts_what_the_gpu_type_takes_already() -> None:
 
 
 def test_types_compare_also_where_the_power_of_one_of_them_when_free_is_not_known() -> None:
-    config = make_config(name="greedy", routing_open=True, max_slowdown=2.0, less_gpu_memory=True)
+    config = make_config(name="greedy", **FAR)
     seen: list[ClusterView] = []
 
     class Looker(Recorder):

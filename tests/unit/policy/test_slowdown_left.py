@@ -5,7 +5,7 @@ from guard_questions import clocks, decide
 from policy_factory import A100, make_config, make_job, make_node, make_partition, make_snapshot
 
 from slurm_energy.energy_model.operating_point import clock_table_of
-from slurm_energy.policy.site.comparison import slowdown_left
+from slurm_energy.policy.site.type_bound import slowdown_left
 
 TABLE = clock_table_of(A100, power_limit_watts=500.0)
 BOUNDS = sorted({0.05, 0.2, *(point.slowdown for point in TABLE.points)} if TABLE else ())

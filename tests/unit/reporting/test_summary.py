@@ -2,8 +2,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from energy_records import make_job, make_report
-from test_explanation import make_story
+from energy_records import make_job, make_report, make_story
 
 from slurm_energy.domain.report import EnergyUse, ExplainRecord, FacilityRecord
 from slurm_energy.reporting.summary import advice_lines, summary_lines

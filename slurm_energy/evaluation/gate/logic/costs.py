@@ -24,11 +24,11 @@ class _View:
     def __init__(self, opened: Any = 1, joules: Any = 7.0) -> None:
         self.opened, self.joules = opened, joules
 
-    def opened_nodes(self, place: int, gpus: int) -> Any:
+    def opened_nodes(self, place: int, _gpus: int) -> Any:
         """Return how many nodes a start opens."""
         return self.opened if place == 1 else 0
 
-    def wakeup_joules(self, place: int, gpus: int) -> Any:
+    def wakeup_joules(self, _place: int, _gpus: int) -> Any:
         """Return what it takes to wake them."""
         return self.joules
 

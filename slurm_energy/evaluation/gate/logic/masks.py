@@ -10,6 +10,7 @@ from slurm_energy.domain.cluster import ClusterSnapshot, NodeGpus, NodeState
 from slurm_energy.domain.ids import ClusterName, NodeName
 from slurm_energy.domain.job import GpuDemand, JobRequest
 from slurm_energy.evaluation.gate.logic.promises import (
+    A40,
     HOME,
     NOW,
     OTHER,
@@ -120,7 +121,7 @@ def refuses_the_closed(path: Path) -> None:
         wanted = path.choice("wanted", (None, "a100", "a40"))
         job_changes = {"gpus": (GpuDemand(count=1, slurm_type=wanted),)}
         expected = wanted != "a40"
-    job = JobRequest(**({"user_id": user, "gpus": (GpuDemand(count=1),)} | job_changes))
+    job = JobRequest(**cast(Any, {"user_id": user, "gpus": (GpuDemand(count=1),)} | job_changes))
     snapshot = SimpleNamespace(slurm_gpu_types_by_partition={HOME: ("a100",)})
     case = case_of(job, SymbolComparison(path), snapshot=snapshot, user_groups=groups)
     why = site.refusal(case, partition(HOME, **changes))
@@ -175,7 +176,7 @@ def lands_where_it_is_named_and_submitted(path: Path) -> None:
     path.promise(landing == expected, "named ones first, then those it was submitted to")
     tried = [one.partition.name for one in first_tried(both, named)]
     path.promise(tried == (own if named is None else list(named)), "named ones alone are tried first")
-    known = tuple(replace(one, gpu_types=("a",)) for one in both)
+    known = tuple(replace(one, gpu_types=(A40,)) for one in both)
     free = [one.partition.name for one in with_room(known)]
     path.promise((HOME in free) == (both[0].may_be_named and both[0].has_idle_room), "room in open, free ones alone")
     path.promise(not with_room(both), "and in none of unknown GPUs")

@@ -27,6 +27,7 @@ from slurm_energy.policy.guard import clocks as guard_clocks
 from slurm_energy.policy.guard import gpu_count as guard_count
 from slurm_energy.policy.guard import partitions as guard_partitions
 from slurm_energy.policy.guard import trials as guard_trials
+from slurm_energy.policy.site.clock_terms import EACH_JOB, ClockTerms
 from slurm_energy.policy.site.comparison import Candidate, TypeComparison
 
 A100, A40, UNKNOWN = map(GpuTypeName, ("a100-sxm4-80gb", "a40", "no-such-gpu"))
@@ -38,11 +39,16 @@ _CLOCKS = (1290, 1350, 1410)
 class SymbolComparison:
     """Compares GPU types by symbols; a type that is left out cannot be compared."""
 
-    def __init__(self, path: Path, *, known: bool = True, table: ClockTable | None = None) -> None:
+    terms = EACH_JOB
+
+    def __init__(
+        self, path: Path, *, known: bool = True, table: ClockTable | None = None, every: ClockTable | None = None
+    ) -> None:
         self.limits = BoardLimits()
         self.path = path
         self.known = known
         self.table = table
+        self.every = every
         self.costs: dict[tuple[GpuTypeName, GpuTypeName], RelativeCost] = {}
 
     def cost(self, gpu_type: GpuTypeName, reference: GpuTypeName) -> RelativeCost | None:
@@ -66,29 +72,42 @@ class SymbolComparison:
             found = self.costs[gpu_type, reference]
         return found
 
-    def clock_table(self, gpu_type: GpuTypeName) -> ClockTable | None:
-        """Return the table."""
+    def clock_table(self, _gpu_type: GpuTypeName) -> ClockTable | None:
+        """Return the clocks that are worth their time."""
         return self.table
+
+    def all_clocks(self, _gpu_type: GpuTypeName) -> ClockTable | None:
+        """Return those that were measured."""
+        return self.every
+
+    def mean_watts(self, _gpu_type: GpuTypeName) -> float | None:
+        """Return a power."""
+        return 300.0
+
+    def watts(self, _gpu_type: GpuTypeName) -> float | None:
+        """Return that of a name without runs."""
+        return None
 
 
 def partition(name: PartitionName, **changes: Any) -> PartitionState:
     """Return an open partition."""
-    return PartitionState(**({"name": name, "is_default": name == HOME, "up": True} | changes))
+    given = {"name": name, "is_default": name == HOME, "up": True}
+    return PartitionState(**cast(Any, given | changes))
 
 
 def candidate(name: PartitionName, gpu_type: GpuTypeName | None, **changes: Any) -> Candidate:
     """Return a candidate with room."""
     types = () if gpu_type is None else (gpu_type,)
     given = {"partition": partition(name), "gpu_types": types, "has_idle_room": True, "is_submitted_to": name == HOME}
-    return Candidate(**(given | changes))
+    return Candidate(**cast(Any, given | changes))
 
 
 def case_of(job: JobRequest, comparison: SymbolComparison, **changes: Any) -> Case:
     """Return a case that compares GPU types by symbols."""
     given = {
-        "job": job, "comparison": comparison, "now_seconds": NOW, "runtime": None, "candidates": (), "max_slowdown": 0.0,
-        "may_route": False, "learned_clocks": {}, "board_limits": BoardLimits(), "scaling": None, "gpu_counts": (),
-        "user_groups": None, "claimed_gpus": {},
+        "job": job, "comparison": comparison, "now_seconds": NOW, "runtime": None, "candidates": (),
+        "max_slowdown": 0.0, "may_route": False, "learned_clocks": {}, "board_limits": BoardLimits(),
+        "scaling": None, "gpu_counts": (), "user_groups": None, "claimed_gpus": {}, "clock_terms": EACH_JOB,
     }  # fmt: skip
     return cast(Case, SimpleNamespace(**(given | changes)))
 
@@ -96,11 +115,11 @@ def case_of(job: JobRequest, comparison: SymbolComparison, **changes: Any) -> Ca
 def _job(**changes: Any) -> JobRequest:
     options = {key: changes.pop(key) for key in ("deadline_seconds", "trials", "gpu_counts") if key in changes}
     given = {"user_id": 1000, "gpus": (GpuDemand(count=1),), "options": EnergyOptions(**options)}
-    return JobRequest(**(given | changes))
+    return JobRequest(**cast(Any, given | changes))
 
 
 def takes_the_limit_that_slurm_enforces(path: Path) -> None:
-    """A job runs under its own limit, else the partition's default, else its longest; a limit below 0 leaves no time."""
+    """A job runs under its own limit, else the partition's default, else its longest; one below 0 leaves none."""
     limits = [path.maybe(name, lambda: path.real("minutes")) for name in ("own", "default", "longest")]
     job = cast(JobRequest, SimpleNamespace(time_limit_minutes=limits[0]))
     home = partition(HOME, default_time_minutes=limits[1], max_time_minutes=limits[2])
@@ -130,8 +149,8 @@ def keeps_deadline_and_bound(path: Path) -> None:
 
 def _keeps_the_rules(path: Path, source: str, known_on: GpuTypeName | None, deadline: float | None) -> None:
     """Prove that a slowdown is refused exactly where it breaks a rule, and with that rule's name."""
-    share = path.real("margin", 0.0, 0.9)
-    margins = GuardConfig(unknown_runtime_share=path.real("share", 0.0, 1.0), time_limit_margin=share)
+    margins = GuardConfig()
+    share = margins.time_limit_margin
     minutes = path.maybe("limit", lambda: path.real("limit minutes", 0.0))
     upper = path.real("upper seconds", 0.0)
     runtime = (
@@ -144,10 +163,17 @@ def _keeps_the_rules(path: Path, source: str, known_on: GpuTypeName | None, dead
     where = [candidate(HOME, A100, has_idle_room=idle)]
     ratio, bound = path.real("routed ratio", 1.0), path.real("bound", 0.0, 2.0)
     job = _job(deadline_seconds=deadline, time_limit_minutes=minutes)
-    case = case_of(job, comparison, runtime=runtime, max_slowdown=bound, candidates=(*where, candidate(OTHER, A40)))
+    # In the mean, how widely runs of a name spread counts too: that is of logarithms, and not part of this proof.
+    terms = ClockTerms(by_mean=source == "none" and path.boolean("by mean"))
+    case = case_of(
+        job, comparison, runtime=runtime, max_slowdown=bound, candidates=(*where, candidate(OTHER, A40)),
+        clock_terms=terms,
+    )  # fmt: skip
     room = guard_clocks.slowdown_room(A100, case, where, margins, routed_ratio=ratio)
     slowdown = path.real("slowdown", 0.0)
-    broken = set(room.broken_by(slowdown))
+    worst = slowdown if deadline is None else path.real("slowdown of the slowest", 0.0)
+    broken = set(room.broken_by(slowdown, None if deadline is None else worst))
+    path.promise(room.by_mean == terms.by_mean, "the bound is held against what the site says")
 
     seconds: Any = inf if minutes is None else 60.0 * minutes
     predicted: Any = inf if minutes is None else margins.unknown_runtime_share * ratio * seconds
@@ -163,11 +189,11 @@ def _keeps_the_rules(path: Path, source: str, known_on: GpuTypeName | None, dead
     late = minutes is not None and _is_late(predicted, slowdown, seconds * kept)
     path.promise((Reason.TIME_LIMIT in broken) == late, "no predicted end after the time limit's share")
     misses = deadline is not None and (
-        not idle or bool(deadline <= NOW) or predicted == inf or _is_late(predicted, slowdown, (deadline - NOW) * kept)
+        not idle or bool(deadline <= NOW) or predicted == inf or _is_late(predicted, worst, (deadline - NOW) * kept)
     )
     path.promise((Reason.DEADLINE in broken) == misses, "no predicted end after the deadline's share")
-    smallest = room.smallest
-    path.promise(bool(broken) == bool(slowdown > smallest), "what all rules leave is what the tightest leaves")
+    if deadline is None:
+        path.promise(bool(broken) == bool(slowdown > room.smallest), "what all rules leave is what the tightest leaves")
 
 
 def _is_late(predicted: Any, slowdown: float, seconds: float) -> bool:
@@ -198,19 +224,20 @@ def gives_a_clock_of_the_table(path: Path) -> None:
     has_table = path.boolean("table")
     slow = [path.real(f"slowdown at {mhz}", 0.0) for mhz in _CLOCKS[:-1]]
     change = [path.real(f"energy at {mhz}", -1.0) for mhz in _CLOCKS[:-1]]
-    path.assume(slow[0] >= slow[1])
+    # What equal figures do, the table's own tests say.
+    for one, other in ((slow[1], 0.0), (slow[0], slow[1])):
+        path.assume(one > other)
+    for one, other in ((change[0], change[1]), (change[0], 0.0), (change[1], 0.0)):
+        path.assume(one != other)
     figures = dict(zip(_CLOCKS, (*zip(slow, change, strict=True), (0.0, 0.0)), strict=True))
-    table = ClockTable(
-        [
-            OperatingPoint(sm_clock_mhz=mhz, default_clock_mhz=1410, slowdown=slowed, energy_change=energy)
-            for mhz, (slowed, energy) in figures.items()
-        ]
-    )
+    every = ClockTable([_point(mhz, slowed, energy) for mhz, (slowed, energy) in figures.items()])
     proposed = path.choice("proposed", (1290, 1200, 1298, 1410, 1500))
-    rules = [path.real("bound"), path.real("limit room") if proposed == 1290 else inf]
+    is_poor = proposed == 1290 and path.boolean("too little saved for its time")
+    table = ClockTable([point for point in every.points if not is_poor or point.sm_clock_mhz != 1290])
+    rules = [path.real("bound"), path.real("limit room") if proposed == 1290 and not is_poor else inf]
     room = guard_clocks.SlowdownRoom(bound=rules[0], time_limit=rules[1])
     saving = path.real("minimum saving", 0.0, 1.0)
-    comparison = cast(TypeComparison, SymbolComparison(path, table=table if has_table else None))
+    comparison = cast(TypeComparison, SymbolComparison(path, table=table, every=every if has_table else None))
     verdict = guard_clocks.allowed_clock(gpu_type, proposed, room, saving, comparison)
     given = verdict.choice
     if gpu_type == UNKNOWN or not has_table:
@@ -219,12 +246,16 @@ def gives_a_clock_of_the_table(path: Path) -> None:
         return
     nearest = {1298: 1305, 1500: 1410}.get(proposed, proposed)
     path.promise(nearest == proposed or (Reason.CLOCK_TABLE in verdict.reasons), "a clock that is moved says so")
-    is_kept = nearest in figures and all(bool(figures[nearest][0] <= rule) for rule in rules)
+    path.promise(
+        (Reason.POOR_EXCHANGE in verdict.reasons) == is_poor, "a clock that saves too little for its time says so"
+    )
+    kept = [mhz for mhz in _CLOCKS if not is_poor or mhz != 1290]
+    is_kept = nearest in kept and all(bool(figures[nearest][0] <= rule) for rule in rules)
     if is_kept:
         best: int | None = nearest
         path.promise(Reason.CLOCK_TABLE not in verdict.reasons or nearest != proposed, "a kept clock is in the table")
     else:
-        inside = [mhz for mhz in _CLOCKS if all(bool(figures[mhz][0] <= rule) for rule in rules)]
+        inside = [mhz for mhz in kept if all(bool(figures[mhz][0] <= rule) for rule in rules)]
         best = min(inside, key=lambda mhz: (figures[mhz][1], -mhz), default=None)
         at = figures[nearest if nearest in figures else _CLOCKS[0]][0]
         path.promise(
@@ -232,7 +263,8 @@ def gives_a_clock_of_the_table(path: Path) -> None:
         )
         path.promise((Reason.TIME_LIMIT in verdict.reasons) == bool(at > rules[1]), "a broken limit is named")
         path.promise(
-            bool(at > rules[0]) or bool(at > rules[1]) or Reason.CLOCK_TABLE in verdict.reasons, "some rule is named"
+            bool(at > rules[0]) or bool(at > rules[1]) or is_poor or Reason.CLOCK_TABLE in verdict.reasons,
+            "some rule is named",
         )
     if best is not None and best != 1410 and bool(-figures[best][1] < saving):
         path.promise(Reason.NO_SAVING in verdict.reasons, "a clock that saves too little says so")
@@ -245,6 +277,56 @@ def gives_a_clock_of_the_table(path: Path) -> None:
         path.promise(given.sm_clock_mhz == expected, "the proposal where it keeps every rule, else the best that does")
         path.promise(given.predicted_slowdown == figures[expected][0], "the slowdown is the table's")
         path.promise(given.predicted_energy_change == figures[expected][1], "the energy is the table's")
+
+
+def keeps_the_mean_and_the_deadline_of_the_slowest(path: Path) -> None:
+    """Where the mean keeps the bound, the slowest program still ends before the deadline."""
+    slow, energy = path.real("slowdown", 0.0), path.real("energy", -1.0)
+    worst = path.real("slowdown of the slowest", 0.0)
+    path.assume(worst >= slow)
+    table = ClockTable([replace(_point(1290, slow, energy), worst_slowdown=worst), _point(1410, 0.0, 0.0)])
+    by_mean = path.boolean("by mean")
+    bound, limit, deadline = path.real("bound"), path.real("limit"), path.real("deadline")
+    room = guard_clocks.SlowdownRoom(bound=bound, time_limit=limit, deadline=deadline, by_mean=by_mean)
+    found = room.best_of(table)
+
+    def keeps(slowdown: float, slowest: float) -> bool:
+        return bool(slowdown <= bound) and bool(slowdown <= limit) and bool(slowest <= deadline)
+
+    lower = keeps(slow, worst if by_mean else slow) and bool(energy < 0.0)
+    expected = 1290 if lower else (1410 if keeps(0.0, 0.0) else None)
+    if expected is None and keeps(slow, worst if by_mean else slow):
+        expected = 1290
+    path.promise((None if found is None else found.sm_clock_mhz) == expected, "the least energy inside every rule")
+
+
+def asks_enough_energy_for_time(path: Path) -> None:
+    """A clock is worth its time where it saves the site's ratio, or where it makes the job cheaper."""
+    by_price = path.boolean("by price")
+    hour, kwh = (path.real("hour", 0.01), path.real("kWh", 0.01)) if by_price else (0.0, 0.0)
+    ratio = 0.0 if by_price else path.real("ratio", 0.0)
+    watts = path.maybe("watts", lambda: path.choice("W", (300.0, 0.0)))
+    slowdown, energy = path.real("slowdown"), path.real("energy", -1.0)
+    terms = ClockTerms(min_saving_per_slowdown=ratio, price_per_gpu_hour=hour, price_per_kwh=kwh)
+    found = terms.is_worth_its_time(slowdown, energy, watts)
+    if by_price and not watts:
+        path.promise(not found or bool(slowdown <= 0.0), "without a known draw no time is worth it")
+        return
+    least: Any = hour / (0.3 * kwh) if by_price else ratio
+    asked = bool(least > 0.0)
+    worth = not asked or (bool(-energy >= least * slowdown) if slowdown > 0.0 else bool(-energy >= 0.0))
+    path.promise(bool(found) == worth, "both sides of the exchange are kept exactly")
+
+
+def _point(mhz: int, slowdown: float, energy_change: float) -> OperatingPoint:
+    return OperatingPoint(
+        sm_clock_mhz=mhz,
+        default_clock_mhz=1410,
+        slowdown=slowdown,
+        worst_slowdown=slowdown,
+        mean_slowdown=slowdown,
+        energy_change=energy_change,
+    )
 
 
 def names_open_partitions_with_room(path: Path) -> None:
@@ -402,7 +484,10 @@ def tries_clocks_inside_every_rule(path: Path) -> None:
     case = case_of(job, SymbolComparison(path), runtime=runtime, max_slowdown=bound, candidates=(candidate(HOME, A100),))
     config = Config(policy=replace(PolicyConfig(), clock_trials=cast(Any, site)))
     bounds = guard_trials.trial_bounds(case, case.candidates, None, config)
-    path.promise(guard_trials.uses_learned(job, config) == (site != "off" and wish is not False), "opted out is out")
+    by_trial = path.boolean("by trial")
+    learned = {A100: cast(LearnedClock, SimpleNamespace(by_trial=by_trial))}
+    counts = not by_trial or (site != "off" and wish is not False)
+    path.promise(bool(guard_trials.counted_clocks(learned, job, config)) == counts, "what trials found is opted out of")
     allowed = site != "off" and not own and deadline is None and (wish is True or (wish is None and site == "on"))
     path.promise(guard_trials.has_trials(job, config) == allowed, "trials are the user's and the site's word")
     if not allowed:
@@ -429,13 +514,14 @@ def begins_with_a_measured_clock_that_keeps_the_rules(path: Path) -> None:
         LearnedClock,
         SimpleNamespace(
             sm_clock_mhz=clock, default_clock_mhz=1410, slowdown=slowed, upper=slowed + error, energy_change=change,
-            runs=path.choice("runs", (1, 3)), measured_at_seconds=NOW,
+            runs=path.choice("runs", (1, 3)), measured_at_seconds=NOW, others=(), by_trial=True,
         ),
     )  # fmt: skip
     room = guard_clocks.SlowdownRoom(bound=path.real("bound"), time_limit=path.real("limit"), deadline=inf)
     least = path.real("minimum saving", 0.0, 1.0)
     gpu_type = path.choice("type", (A100, UNKNOWN))
-    case = case_of(_job(), SymbolComparison(path))
+    ratio = path.choice("ratio", (0.0, 2.0))
+    case = case_of(_job(), SymbolComparison(path), clock_terms=ClockTerms(min_saving_per_slowdown=ratio))
     verdict = guard_trials.learned_verdict(gpu_type, learned, room, least, case)
     allowed = (
         gpu_type == A100
@@ -444,7 +530,11 @@ def begins_with_a_measured_clock_that_keeps_the_rules(path: Path) -> None:
         and bool(slowed + error <= room.time_limit)
         and bool(-change >= least)
     )
-    path.promise((verdict is not None) == allowed, "allowed exactly where every rule is kept")
+    path.promise((verdict is not None) == allowed, "it decides exactly where every rule is kept")
+    worth = allowed and (ratio == 0.0 or bool(-change >= (ratio * slowed if slowed > 0.0 else 0.0)))
+    path.promise(
+        (verdict is not None and verdict.choice is not None) == worth, "and is given where it is worth its time"
+    )
     if verdict is not None and verdict.choice is not None:
         path.promise(verdict.choice.sm_clock_mhz == clock, "the clock is the one that was measured")
         path.promise(verdict.choice.predicted_slowdown == slowed, "with its slowdown")
@@ -486,6 +576,8 @@ GUARD_PROMISES: Mapping[str, Callable[[Path], None]] = {
     "no end after the limit": keeps_the_limit_by_what_runs_say,
     "deadline and bound": keeps_deadline_and_bound,
     "clock of the table": gives_a_clock_of_the_table,
+    "mean and slowest": keeps_the_mean_and_the_deadline_of_the_slowest,
+    "fair exchange": asks_enough_energy_for_time,
     "open partitions with room": names_open_partitions_with_room,
     "declared count": gives_a_declared_count,
     "trials inside every rule": tries_clocks_inside_every_rule,

@@ -39,7 +39,7 @@ class _Branch(NamedTuple):
     model: Any
 
 
-class _Search:
+class _Explorer:
     """The solver of a search: it keeps what the path so far has settled, and goes back by levels."""
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class _Search:
 class Path:
     """One way through a function: which side each condition took so far."""
 
-    def __init__(self, search: _Search, start: _Branch | None = None) -> None:
+    def __init__(self, search: _Explorer, start: _Branch | None = None) -> None:
         self.untried: list[_Branch] = []
         self._search = search
         self._replayed = () if start is None else start.taken
@@ -367,7 +367,7 @@ def explore(run: Callable[[Path], T], *, max_paths: int = _MAX_PATHS) -> Iterato
         Refuted: a promise fails on a path, or the run raises there.
         EvaluationError: there are too many paths.
     """
-    search = _Search()
+    search = _Explorer()
     waiting: list[_Branch | None] = [None]
     count = 0
     while waiting:

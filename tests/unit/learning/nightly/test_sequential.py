@@ -8,8 +8,8 @@ import pytest
 
 from slurm_energy.learning.nightly.sequential import (
     FALSE_ALARMS,
-    Outcome,
-    Verdict,
+    CanaryOutcome,
+    CanaryVerdict,
     few_users_factor,
     mean_difference,
     radius_ratio,
@@ -19,7 +19,7 @@ from slurm_energy.learning.nightly.sequential import (
 USERS, HOURS, SITES = 30, 8760, 200
 
 
-def outcomes(count: int, effect: float, *, seed: int = 1, users: int = 30, **fixed: object) -> list[Outcome]:
+def outcomes(count: int, effect: float, *, seed: int = 1, users: int = 30, **fixed: object) -> list[CanaryOutcome]:
     draw = random.Random(seed)
     habits = {user: draw.gauss(0.0, 0.02) for user in range(users)}
     found = []
@@ -28,51 +28,51 @@ def outcomes(count: int, effect: float, *, seed: int = 1, users: int = 30, **fix
         is_challenger = draw.random() < 0.3
         energy = habits[user] + draw.gauss(0.0, 0.08) + (effect if is_challenger else 0.0)
         values = {"energy": energy, "seconds": draw.gauss(0.0, 0.03), **fixed}
-        found.append(Outcome(user_id=user, is_challenger=is_challenger, **values))  # type: ignore[arg-type]
+        found.append(CanaryOutcome(user_id=user, is_challenger=is_challenger, **values))  # type: ignore[arg-type]
     return found
 
 
 def test_a_policy_that_saves_energy_is_better() -> None:
-    assert report_of(outcomes(1500, -0.10), max_slowdown=0.05).verdict is Verdict.BETTER
+    assert report_of(outcomes(1500, -0.10), max_slowdown=0.05).verdict is CanaryVerdict.BETTER
 
 
 def test_a_policy_that_draws_more_is_worse() -> None:
     report = report_of(outcomes(1500, 0.10), max_slowdown=0.05)
-    assert report.verdict is Verdict.WORSE
+    assert report.verdict is CanaryVerdict.WORSE
     assert "joules" in report.reason
 
 
 def test_an_equal_policy_is_neither() -> None:
-    assert report_of(outcomes(1500, 0.0), max_slowdown=0.05).verdict is Verdict.NOT_ENOUGH
+    assert report_of(outcomes(1500, 0.0), max_slowdown=0.05).verdict is CanaryVerdict.NOT_ENOUGH
 
 
 @pytest.mark.parametrize("energy", [None, math.nan, math.inf])
 def test_jobs_without_a_reading_never_make_a_policy_better(energy: float | None) -> None:
     report = report_of(outcomes(1500, -0.10, energy=energy), max_slowdown=0.05)
-    assert report.verdict is Verdict.NOT_ENOUGH
+    assert report.verdict is CanaryVerdict.NOT_ENOUGH
     assert "reading of energy" in report.reason
 
 
 def test_no_job_or_one_user_says_nothing() -> None:
-    assert report_of([], max_slowdown=0.05).verdict is Verdict.NOT_ENOUGH
-    assert report_of(outcomes(500, -0.5, users=2), max_slowdown=0.05).verdict is Verdict.NOT_ENOUGH
+    assert report_of([], max_slowdown=0.05).verdict is CanaryVerdict.NOT_ENOUGH
+    assert report_of(outcomes(500, -0.5, users=2), max_slowdown=0.05).verdict is CanaryVerdict.NOT_ENOUGH
 
 
 def test_saving_that_takes_more_time_than_the_bound_is_not_better() -> None:
     slow = [
-        Outcome(
+        CanaryOutcome(
             user_id=job.user_id, is_challenger=job.is_challenger, energy=job.energy, seconds=0.2 * job.is_challenger
         )
         for job in outcomes(1500, -0.10)
     ]
-    assert report_of(slow, max_slowdown=0.05).verdict is not Verdict.BETTER
+    assert report_of(slow, max_slowdown=0.05).verdict is not CanaryVerdict.BETTER
 
 
 @pytest.mark.parametrize("figure", ["timed_out", "guard_changed", "late"])
 def test_more_jobs_over_a_limit_are_worse(figure: str) -> None:
     draw = random.Random(2)
     found = [
-        Outcome(
+        CanaryOutcome(
             user_id=user % 29,
             is_challenger=user % 4 == 0,
             energy=-0.1 * (user % 4 == 0),
@@ -82,7 +82,7 @@ def test_more_jobs_over_a_limit_are_worse(figure: str) -> None:
         for user in range(1200)
     ]
     report = report_of(found, max_slowdown=0.05)
-    assert report.verdict is Verdict.WORSE
+    assert report.verdict is CanaryVerdict.WORSE
 
 
 def test_the_interval_of_few_users_is_wider() -> None:
@@ -151,4 +151,5 @@ def test_the_error_counts_users_and_not_jobs() -> None:
 
 def test_a_users_habit_is_no_difference() -> None:
     mean, error, _ = mean_difference([(10, 10 * habit, 40, 40 * habit) for habit in (-0.5, 0.0, 0.2, 0.9)])
-    assert (mean, error) == (pytest.approx(0.0), pytest.approx(0.0))
+    assert mean == pytest.approx(0.0)
+    assert error == pytest.approx(0.0)

@@ -51,7 +51,7 @@ def site(*, routing_open: bool = True, **policy: Any) -> Config:
     return Config(
         policy=replace(PolicyConfig(), **{"max_slowdown": 2.0, "min_saving_per_slowdown": 0.0, **policy}),
         guard=replace(GuardConfig(), min_energy_saving=0.01),
-        routing=RoutingConfig(open=routing_open, less_gpu_memory=True),
+        routing=RoutingConfig(open=routing_open, less_gpu_memory=True, max_type_slowdown=2.0),
         gpu_power_limits_watts={"a100-sxm4-80gb": 500.0},
     )
 
