@@ -155,7 +155,9 @@ class _Judgement:
             self._seen, trouble = sandboxed(self.candidate, config, limits, _PROBE_SEED)
         else:
             self._seen, trouble = observe(self.candidate, config, edge_states(limits.states, _PROBE_SEED)), ""
-        usual = observe(self.incumbent, config, edge_states(min(limits.states, self.settings.probe_states), _PROBE_SEED))
+        usual = observe(
+            self.incumbent, config, edge_states(min(limits.states, self.settings.probe_states), _PROBE_SEED)
+        )
         return sandbox_result(self._seen, trouble, usual, limits)
 
     def _novelty(self) -> StageResult:

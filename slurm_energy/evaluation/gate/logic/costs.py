@@ -54,7 +54,16 @@ _FREE = (10.0, 5.0)
 _PLACES = PlaceCosts(
     *(
         np.array(figures, dtype=object)  # of symbols where prices are
-        for figures in (_FREE, (0.0, 80.0), (0.0, 20.0), (3.0, 2.0), (0.125, 0.25), (0.0, 30.0), (0.0, 60.0), (inf, inf))
+        for figures in (
+            _FREE,
+            (0.0, 80.0),
+            (0.0, 20.0),
+            (3.0, 2.0),
+            (0.125, 0.25),
+            (0.0, 30.0),
+            (0.0, 60.0),
+            (inf, inf),
+        )
     )
 )
 
@@ -122,13 +131,13 @@ def keeps_masks_and_power(path: Path) -> None:
     bounds = Bounds(slowdown, limit, deadline) if path.boolean("bounds") else None
     spare = inf if path.boolean("no budget") else path.real("spare watts")
     prices = Prices(*(0.0,) * 6, device_watts=np.zeros(2))
-    found = table.choose(PricedJob(units=1.0, bounds=bounds, spare_watts=spare), prices, [1, 1], cast(ClusterView, _View()))
+    found = table.choose(
+        PricedJob(units=1.0, bounds=bounds, spare_watts=spare), prices, [1, 1], cast(ClusterView, _View())
+    )
     fits = list(_SECONDS)
     share = 1.0 - _MARGIN
     in_limit = [
-        option
-        for option in fits
-        if (longest[option[0]] == inf or bool(_SECONDS[option] <= longest[option[0]] * share))
+        option for option in fits if (longest[option[0]] == inf or bool(_SECONDS[option] <= longest[option[0]] * share))
     ]
     fits = in_limit or fits
     within = fits

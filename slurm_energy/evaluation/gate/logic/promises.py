@@ -131,7 +131,9 @@ def takes_the_limit_that_slurm_enforces(path: Path) -> None:
         GuardConfig(),
     )
     path.promise((shortest is None) == (first == inf), "no estimate without any limit")
-    path.promise(shortest is None or shortest.upper_seconds == GuardConfig().unknown_runtime_share * found, "else a share")
+    path.promise(
+        shortest is None or shortest.upper_seconds == GuardConfig().unknown_runtime_share * found, "else a share"
+    )
 
 
 def keeps_the_limit_by_what_runs_say(path: Path) -> None:
@@ -270,7 +272,9 @@ def gives_a_clock_of_the_table(path: Path) -> None:
         path.promise(Reason.NO_SAVING in verdict.reasons, "a clock that saves too little says so")
         best = None
     else:
-        path.promise(Reason.NO_SAVING not in verdict.reasons, "a clock that saves enough, or the default one, is let be")
+        path.promise(
+            Reason.NO_SAVING not in verdict.reasons, "a clock that saves enough, or the default one, is let be"
+        )
     expected = None if best == 1410 else best
     path.promise((given is None) == (expected is None), "a clock below the default one, or none")
     if given is not None and expected is not None:
@@ -381,7 +385,9 @@ def names_open_partitions_with_room(path: Path) -> None:
             here = here if cost.source == "runs of this name" or here >= 1.0 else 1.0
         elif gpu_type == A40:
             here = 1.0  # nothing is known of it: history counts as it is
-        is_slow = is_slow or bool(longer > 1.0 + bound) or bool(upper * here > 60.0 * limit * (1.0 - guard.time_limit_margin))
+        is_slow = (
+            is_slow or bool(longer > 1.0 + bound) or bool(upper * here > 60.0 * limit * (1.0 - guard.time_limit_margin))
+        )
     path.promise((verdict.partitions is None) == (is_slow or not compared), "slow ones are refused, and no others")
 
 
@@ -407,9 +413,7 @@ def gives_a_declared_count(path: Path) -> None:
         count_refusal=refusal, partitions=(HOME,),
     )  # fmt: skip
     upper = path.real("upper", 0.0)
-    runtime = path.maybe(
-        "runtime", lambda: RuntimeEstimate(seconds=0.0, upper_seconds=upper, source="history", gpus=2)
-    )
+    runtime = path.maybe("runtime", lambda: RuntimeEstimate(seconds=0.0, upper_seconds=upper, source="history", gpus=2))
     scaling = _Scaling(path)
     fits = path.boolean("larger fits")
     node = SimpleNamespace(
@@ -439,9 +443,7 @@ def gives_a_declared_count(path: Path) -> None:
         path.promise(runtime is not None, "fewer GPUs under a deadline need a known run time")
         slowest = scaling.slowest(2, found.gpus)
         path.promise(NOW + upper * slowest <= deadline, "no predicted end after the deadline")
-    path.promise(
-        (Reason.GPU_COUNT in found.reasons) == (found.gpus != 2), "the number that changes says so"
-    )
+    path.promise((Reason.GPU_COUNT in found.reasons) == (found.gpus != 2), "the number that changes says so")
     path.promise((Reason.GPU_COUNT_KEPT in found.reasons) == (found.gpus == 2), "the number that stays says so")
 
 
@@ -481,7 +483,9 @@ def tries_clocks_inside_every_rule(path: Path) -> None:
     bound = path.real("bound", 0.0, 2.0)
     upper = path.real("upper", 0.0)
     runtime = RuntimeEstimate(seconds=0.0, upper_seconds=upper, source="history", gpu_type=A100)
-    case = case_of(job, SymbolComparison(path), runtime=runtime, max_slowdown=bound, candidates=(candidate(HOME, A100),))
+    case = case_of(
+        job, SymbolComparison(path), runtime=runtime, max_slowdown=bound, candidates=(candidate(HOME, A100),)
+    )
     config = Config(policy=replace(PolicyConfig(), clock_trials=cast(Any, site)))
     bounds = guard_trials.trial_bounds(case, case.candidates, None, config)
     by_trial = path.boolean("by trial")
