@@ -55,13 +55,14 @@ def running_gpus(session: Session, cluster: ClusterName) -> dict[str, dict[str, 
     gpus = func.coalesce(JobRow.gpu_count, 0)
     query = (
         select(
-            func.coalesce(JobRow.partition, ""),
+            JobRow.partition,
             func.sum(case((lowered, 0), else_=gpus)),
             func.sum(case((lowered, gpus), else_=0)),
         )
         .where(JobRow.cluster == cluster, JobRow.ended_at_seconds.is_(None), JobRow.state == "RUNNING")
-        .group_by(func.coalesce(JobRow.partition, ""))
+        .group_by(JobRow.partition)
     )
     return {
-        partition: {"default": int(default), "lowered": int(low)} for partition, default, low in session.execute(query)
+        partition or "": {"default": int(default), "lowered": int(low)}
+        for partition, default, low in session.execute(query)
     }

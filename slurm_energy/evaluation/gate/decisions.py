@@ -148,10 +148,14 @@ def review_queue(
         if len(joules) > 1 and joules[1] > 0.0:
             uncertainty = max(0.0, min(1.0, joules[0] / joules[1]))
         estimate = decision.estimate
-        expected = joules[0] if joules else 300.0 * state.job.gpu_count * (0.0 if estimate is None else estimate.seconds)
+        expected = (
+            joules[0] if joules else 300.0 * state.job.gpu_count * (0.0 if estimate is None else estimate.seconds)
+        )
         items.append((uncertainty, max(0.0, expected), _job_words(state), texts))
     uncertain = sorted(items, key=lambda item: -item[0])[: size // 2]
-    costly = sorted((item for item in items if item not in uncertain), key=lambda item: -item[1])[: size - len(uncertain)]
+    costly = sorted((item for item in items if item not in uncertain), key=lambda item: -item[1])[
+        : size - len(uncertain)
+    ]
     return tuple(
         ReviewItem(job=words, candidate=texts[0], incumbent=texts[1], uncertainty=doubt, joules=joules, why=why)
         for why, some in (("uncertain", uncertain), ("costly", costly))

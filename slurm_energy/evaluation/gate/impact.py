@@ -85,7 +85,9 @@ def _mean_ahead(gpu_hours: Sequence[float], days: int) -> float:
     if len(starts) < _WEEK:
         return last_week
     rows = np.array([_features(load[:start]) for start in starts])
-    targets = np.array([np.log(load[start : start + days].mean() / load[start - _WEEK : start].mean()) for start in starts])
+    targets = np.array(
+        [np.log(load[start : start + days].mean() / load[start - _WEEK : start].mean()) for start in starts]
+    )
     model = Ridge(alpha=1.0).fit(rows, targets)
     change = float(model.predict(_features(load)[None, :])[0])
     return last_week * exp(min(1.0, max(-1.0, change)))

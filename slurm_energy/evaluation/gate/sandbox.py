@@ -248,4 +248,3 @@ def sandbox_result(
         figures=figures,
         notes=tuple(f"{kind}: {example}" for kind, example in found.examples.items() if kind != "guard_changes"),
     )
-

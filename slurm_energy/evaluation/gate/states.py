@@ -132,9 +132,7 @@ def _node(random: Random, number: int, names: list[PartitionName]) -> NodeState:
         cpus_allocated=random.choice((0, 1, 128)),
         memory_mib=random.choice((None, 1.0, 256_000.0)),
         memory_allocated_mib=random.choice((None, 0.0, 256_000.0)),
-        gpus=(
-            NodeGpus(slurm_type=random.choice(_TYPES), count=count, allocated=random.choice((0, count // 2, count))),
-        )
+        gpus=(NodeGpus(slurm_type=random.choice(_TYPES), count=count, allocated=random.choice((0, count // 2, count))),)
         if count
         else (),
         wake_seconds=random.choice((None, None, 0.0, 600.0)),

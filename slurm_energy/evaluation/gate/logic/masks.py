@@ -66,7 +66,11 @@ def refuses_what_slurm_would(path: Path) -> None:
     """A partition is open to a job exactly where every limit of it lets the job in; what is unknown counts as a no."""
     limit = path.maybe("job limit", lambda: path.real("minutes", 0.0))
     longest = path.maybe("partition limit", lambda: path.real("longest", 0.0))
-    nodes, most, least = path.whole("nodes", 1), path.maybe("max nodes", lambda: path.whole("most", 0)), path.whole("min", 0)
+    nodes, most, least = (
+        path.whole("nodes", 1),
+        path.maybe("max nodes", lambda: path.whole("most", 0)),
+        path.whole("min", 0),
+    )
     memory = path.maybe("memory", lambda: path.real("memory", 0.0))
     max_memory = path.maybe("max memory", lambda: path.real("max memory", 0.0))
     tasks = path.maybe("tasks", lambda: path.whole("tasks", 1))
