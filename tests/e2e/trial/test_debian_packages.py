@@ -1,9 +1,9 @@
 """The Debian packages, typed from the install page on a Slurm of its own: before, during and after jobs run."""
 
 import importlib
+import json
 import os
 import shutil
-import sqlite3
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -98,12 +98,20 @@ def install(site: TrialSite, host: str, folder: Path) -> str:
     return said.stdout
 
 
+ROWS = """
+import json, sqlite3
+with sqlite3.connect("file:{database}?mode=ro", uri=True) as connection:
+    assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    names = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+    print(json.dumps({{name: connection.execute(f"SELECT count(*) FROM {{name}}").fetchone()[0] for name in names}}))
+"""
+
+
 def rows(site: TrialSite) -> dict[str, int]:
-    """Return how many rows the tables with energy have; the database is whole."""
-    with sqlite3.connect(f"file:{site.path('ctl', DATABASE)}?mode=ro", uri=True) as connection:
-        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-        names = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-        return {name: connection.execute(f"SELECT count(*) FROM {name}").fetchone()[0] for name in names}
+    """Return how many rows each table has; the database is whole."""
+    site.write("ctl", "/srv/rows.py", ROWS.format(database=DATABASE))
+    found: dict[str, int] = json.loads(site.run("ctl", "/usr/bin/python3 /srv/rows.py").stdout)
+    return found
 
 
 def reported(site: TrialSite, job: int) -> bool:
