@@ -3,12 +3,13 @@
 import getpass
 import os
 import time
+from importlib.util import find_spec
 
 import click
 
 from slurm_energy.cli.context import JSON_OPTION, print_json, settings
 from slurm_energy.cli.main import PROGRAM
-from slurm_energy.errors import TrainingError
+from slurm_energy.errors import ConfigError, TrainingError
 from slurm_energy.reporting.visible import say
 
 
@@ -29,6 +30,8 @@ def retrain(seed: int | None, is_judged: bool, as_json: bool) -> int:
     database. Only one run works at a time, and one that was stopped is resumed by the next. When anything fails the
     exit code is 1 with the reason, and the live policy stays. See `slurm-energy policy list`.
     """
+    if is_judged and find_spec("z3") is None:
+        raise ConfigError("the gate needs z3: pip install 'slurm-energy[gate]', or use --no-judge")
     from slurm_energy.learning.nightly import judgement, night  # noqa: PLC0415  # numpy only when needed
 
     config, begun = settings(), time.monotonic()

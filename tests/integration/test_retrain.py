@@ -214,7 +214,7 @@ def test_what_the_gate_says_moves_the_candidate_and_is_shown(
     assert judgement.judge_night(made, config, lambda _: None) is not bool(stopped)
     history = seen[0]
     first, second = history.twin.make_workload(1), history.twin.make_workload(2)
-    assert {job.job_id for job in first.jobs} != {job.job_id for job in second.jobs}
+    assert [job.user for job in first.jobs] != [job.user for job in second.jobs]
     assert sum(history.load.gpu_hours) > 100.0
     with candidate_desk(config) as desk:
         story = desk.story(made.candidate.candidate_id)

@@ -3,8 +3,7 @@
 import json
 import random
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,12 @@ from typing import Any
 from slurm_energy.config import Config
 from slurm_energy.domain.ids import ClusterName
 from slurm_energy.domain.promotion import Stage
-from slurm_energy.errors import CandidateError
-from slurm_energy.evaluation.gate import GateHistory, GateSettings, LoadHistory, ScoreSheet, TwinRuns, judge
+from slurm_energy.evaluation.gate import GateHistory, GateSettings, ScoreSheet, judge
+from slurm_energy.evaluation.gate.evidence import history_of_site
+from slurm_energy.evaluation.site_evidence import SiteEvidence
 from slurm_energy.learning.nightly.night import Night
-from slurm_energy.learning.nightly.site_twin import HELD_OUT_FILE
 from slurm_energy.learning.nightly.stages import ACTOR, GATE
-from slurm_energy.policy.candidate import CandidatePolicy, read_candidate
+from slurm_energy.policy.candidate import CandidatePolicy
 from slurm_energy.store.promotion import (
     candidate_rows,
     live_policy,
@@ -27,12 +26,6 @@ from slurm_energy.store.promotion import (
     stage_of,
 )
 from slurm_energy.store.session import Engine, Session, open_engine, run_in_transaction, store_session
-from slurm_energy.twin.engine.job import Workload
-from slurm_energy.twin.workloads.csv_file import read_csv
-from slurm_energy.twin.world.file import load_world
-
-_RESAMPLED_SHARE = 0.8
-"""Of the held-out jobs, that each seed of the gate's twin draws."""
 
 
 def judge_night(night: Night, config: Config, say: Callable[[str], None]) -> bool | None:
@@ -77,7 +70,7 @@ def sheet_document(sheet: ScoreSheet) -> dict[str, Any]:
 
 def _history(engine: Engine, cluster: ClusterName, night: Night, config: Config) -> GateHistory:
     with store_session(engine, read_only=True) as session:
-        rows = [(row.candidate_id, Path(row.folder)) for row in candidate_rows(session, cluster)]
+        folders = [Path(row.folder) for row in candidate_rows(session, cluster)]
         events = policy_events(session, cluster)
     stops = [
         str(stage.get("stage"))
@@ -86,49 +79,20 @@ def _history(engine: Engine, cluster: ClusterName, night: Night, config: Config)
         for stage in event.evidence.get("sheet", {}).get("stages", ())
         if stage.get("verdict") == "stopped"
     ]
-    return GateHistory(
-        twin=_twin(night, config),
-        load=_load(night),
-        archived=tuple(_readable(folder for name, folder in rows if name != night.candidate.candidate_id)),
-        earlier_stops=stops,
+    twin = night.twin
+    evidence = SiteEvidence(
+        cluster=cluster,
+        database_url=config.store.url,
+        states=night.history.states,
+        runs=night.history.runs,
+        split_seconds=night.history.split_seconds,
+        now_seconds=night.candidate.made_at_seconds,
+        world=None if twin is None else twin.world,
+        learned_from=None if twin is None else twin.learned_from,
+        held_out=None if twin is None else twin.held_out,
+        archive=tuple(folder for folder in folders if folder != night.candidate.folder and folder.is_dir()),
     )
-
-
-def _readable(folders: Iterator[Path]) -> Iterator[CandidatePolicy]:
-    for folder in folders:
-        try:
-            yield read_candidate(folder)
-        except CandidateError:  # packed away, or of another version
-            continue
-
-
-def _twin(night: Night, config: Config) -> TwinRuns | None:
-    if night.twin is None:
-        return None
-    path = night.twin.world.parent / HELD_OUT_FILE
-
-    def some(seed: int) -> Workload:
-        """Return the held-out jobs without some that the seed draws: fresh objects at each call."""
-        whole = read_csv(path, skip_bad=True)
-        draw = random.Random(seed)  # noqa: S311  # a sample, not a secret
-        kept = [job for job in whole.jobs if draw.random() < _RESAMPLED_SHARE]
-        return replace(whole, jobs=tuple(kept or whole.jobs))
-
-    return TwinRuns(world=load_world(night.twin.world), make_workload=some, config=config)
-
-
-def _load(night: Night) -> LoadHistory | None:
-    """Return the GPU hours of each day, and what a GPU drew."""
-    days: dict[int, float] = defaultdict(float)
-    for state in night.history.states:
-        started, ended = state.started_at_seconds, state.ended_at_seconds
-        if started is not None and ended is not None:
-            days[int(ended // 86_400.0)] += (ended - started) / 3600.0 * (state.gpu_count or 0)
-    seconds = sum(run.device_seconds * run.gpus for run in night.history.runs)
-    if not days or seconds <= 0.0:
-        return None
-    series = [days.get(day, 0.0) for day in range(min(days), max(days) + 1)]
-    return LoadHistory(gpu_hours=tuple(series), watts_per_gpu=sum(run.joules for run in night.history.runs) / seconds)
+    return replace(history_of_site(evidence, night.candidate, config), earlier_stops=stops)
 
 
 def _without_gate(session: Session, cluster: ClusterName, night: Night, config: Config) -> None:
