@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,11 +28,14 @@ from slurm_energy.daemon.recorder.journal import JournalWriter, journal_director
 from slurm_energy.daemon.recorder.link import RecorderLink
 from slurm_energy.daemon.snapshot.feed import SnapshotFeed
 from slurm_energy.daemon.state import DaemonState
+from slurm_energy.daemon.uncarried import ANSWER_SECONDS
 from slurm_energy.daemon.verbs import DoorLink, LocalVerbs
+from slurm_energy.domain.ids import JobId
 from slurm_energy.domain.promotion import LivePolicy
 from slurm_energy.errors import ConfigError, DaemonUnavailable, SlurmEnergyError
 from slurm_energy.estimation.job_history import JobHistory
 from slurm_energy.policy.automatic import chosen_policy
+from slurm_energy.slurm.command import admin_comments
 from slurm_energy.wire.authentication import load_key
 
 logger = logging.getLogger(__name__)
@@ -70,6 +73,7 @@ class EnergyDaemon:
             privileged=privileged_user_ids(config.cluster.slurm_user),
             policy_note=choice.note,
         )
+        self.state.uncarried.ask = self._admin_comments
         self._metrics = ChildProcess("metrics", METRICS_MODULE, self._current_config, lambda _frame: None)
         self._report_key = report_key(config)
         self._listeners: list[socket.socket] = []
@@ -85,6 +89,10 @@ class EnergyDaemon:
         link.child, door.child = self._recorder, self._door
         self._stop = asyncio.Event()
         self._failed = False
+
+    def _admin_comments(self, job_ids: Sequence[JobId]) -> Mapping[JobId, str]:
+        cluster = self.state.config.cluster
+        return admin_comments(job_ids, cluster.slurm_bin_directory, cluster.slurm_conf, timeout_seconds=ANSWER_SECONDS)
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT.

@@ -20,8 +20,9 @@ from slurm_energy.daemon.policy.candidates import Candidates
 from slurm_energy.daemon.policy.remote import RemotePolicy
 from slurm_energy.daemon.recorder.entries import JournalQueue
 from slurm_energy.daemon.reuse import ReusableDecisions
+from slurm_energy.daemon.uncarried import UncarriedDecisions
 from slurm_energy.domain.cluster import ClusterSnapshot
-from slurm_energy.domain.decision import DecisionEntry, EnergyDecision
+from slurm_energy.domain.decision import EnergyDecision
 from slurm_energy.domain.ids import DecisionId, PartitionName
 from slurm_energy.domain.job import JobRequest
 from slurm_energy.estimation.job_history import JobHistory
@@ -36,9 +37,6 @@ _MEMORY = 0.9
 """Share of the past that is left after each decision, when a user's submissions are judged by the last ten or so."""
 _FEWEST_ACCEPTED = 0.5
 """Share below which an array, whose claim has no bound, claims nothing."""
-
-MAX_NOT_CARRIED = 50_000
-"""Entries that nodes may ask for."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -182,8 +180,7 @@ class DaemonState:
     job_ends: JobEnds = field(default_factory=lambda: JobEnds(time.time()))
     tracked: TrackedJobs = field(default_factory=TrackedJobs)
     """Waiting jobs that may be decided again."""
-    not_carried: dict[DecisionId, DecisionEntry] = field(default_factory=dict)
-    """Entries of jobs that cannot carry one to their nodes, which ask for it; lost at a restart."""
+    uncarried: UncarriedDecisions = field(default_factory=UncarriedDecisions)
     redecide_note: str = ""
     """Why waiting jobs are not changed although the site wants it; empty where nothing is in the way."""
     reusable: ReusableDecisions = field(default_factory=ReusableDecisions)
@@ -204,12 +201,6 @@ class DaemonState:
     def uptime_seconds(self) -> float:
         """Seconds since the daemon started."""
         return time.monotonic() - self.started_at_monotonic_seconds
-
-    def keep_entry(self, decision_id: DecisionId, entry: DecisionEntry) -> None:
-        """Keep what the node of a job is to be told when it asks; the oldest go first."""
-        self.not_carried[decision_id] = entry
-        while len(self.not_carried) > MAX_NOT_CARRIED:
-            del self.not_carried[next(iter(self.not_carried))]
 
     @property
     def policies(self) -> tuple[Policy, ...]:

@@ -18,13 +18,12 @@ from slurm_energy.daemon.policy.candidates import Serving, with_clocks
 from slurm_energy.daemon.recorder.entries import decision_line
 from slurm_energy.daemon.reuse import REUSE_MILLISECONDS, Basis, is_reusable
 from slurm_energy.daemon.state import DaemonState
-from slurm_energy.domain.decision import DecisionEntry
-from slurm_energy.domain.ids import DecisionId, JobId, decision_in_comment, parse_decision_id, parse_job_id
+from slurm_energy.daemon.uncarried import NONE_SUBMITTED
+from slurm_energy.domain.ids import DecisionId, parse_decision_id, parse_job_id
 from slurm_energy.domain.plain import to_plain
 from slurm_energy.domain.promotion import Assignment, Stage
 from slurm_energy.domain.script import ScriptFeatures
 from slurm_energy.errors import DaemonUnavailable, PermissionRefused, WireError
-from slurm_energy.slurm.command import admin_comment_of
 from slurm_energy.wire.codec import MAX_DECIDE_BYTES, Message, decode, encode
 from slurm_energy.wire.messages import (
     SubmittedFields,
@@ -121,7 +120,7 @@ class LocalVerbs:
             milliseconds = REUSE_MILLISECONDS if is_reusable(decided, fields, known, policy, state.config) else 0
         decided = self._tracked(decided, fields)
         if fields.get("client") == LUA_CLIENT:
-            state.keep_entry(decided.decision.decision_id, decided.entry)
+            state.uncarried.keep(decided.decision.decision_id, decided.entry)
         if milliseconds:
             basis = self._basis(decided.job.user_id, decided.job.name, decided.job.script)
             state.reusable.keep(decided, fields, basis, time.monotonic(), milliseconds)
@@ -163,27 +162,17 @@ class LocalVerbs:
 
     async def _newest(self, message: Message, peer: Peer) -> Message:
         """Return the newest entry of a decision for the node on which its job starts; none where the job's own is."""
-        if "job_id" in message.fields:
-            if not peer.privileged:
-                raise PermissionRefused(f"uid {peer.user_id} may not ask by a job's number: only its node may")
-            entry = await self._entry_of_job(parse_job_id(message.fields["job_id"]))
-        else:
-            entry = self._state.tracked.newer_entry(parse_decision_id(message.fields.get("decision_id", "")))
-        return Message("ok", {} if entry is None else {"entry": entry.encode()})
-
-    async def _entry_of_job(self, job_id: JobId) -> DecisionEntry | None:
-        """Return the entry of a job that carries none: Slurm says in its admin comment, which is ours, what it is."""
-        state, cluster = self._state, self._state.config.cluster
-        if not state.not_carried:
-            return None
-        jobs = () if state.snapshot is None else state.snapshot.jobs
-        comment = next((job.admin_comment for job in jobs if job.job_id == job_id), "")
-        if not comment:  # it started right after its submission
-            comment = await asyncio.to_thread(admin_comment_of, job_id, cluster.slurm_bin_directory, cluster.slurm_conf)
-        decision_id = decision_in_comment(comment)
+        state, fields = self._state, message.fields
+        if "job_id" not in fields:
+            entry = state.tracked.newer_entry(parse_decision_id(fields.get("decision_id", "")))
+            return Message("ok", {} if entry is None else {"entry": entry.encode()})
+        if not peer.privileged:
+            raise PermissionRefused(f"uid {peer.user_id} may not ask by a job's number: only its node may")
+        decision_id = await state.uncarried.decision_of(parse_job_id(fields["job_id"]), state.snapshot)
         if decision_id is None:
-            return None
-        return state.tracked.newer_entry(decision_id) or state.not_carried.get(decision_id)
+            return Message("ok", {} if state.uncarried.entries else {"note": NONE_SUBMITTED})
+        entry = state.tracked.newer_entry(decision_id) or state.uncarried.entries.get(decision_id)
+        return Message("ok", {} if entry is None else {"entry": entry.encode()})
 
     def _given(
         self, decided: Decided, received: Received, fields: Mapping[str, str], reused_from: DecisionId | None = None

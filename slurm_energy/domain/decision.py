@@ -15,7 +15,7 @@ ENTRY_NAME = "ENERGY_DECISION"
 MAX_ENTRY_BYTES = 1024
 MAX_CLOCK_MHZ = 10_000
 MAX_POWER_LIMIT_WATTS = 10_000
-MAX_TRIAL_BOUND = 1.0
+MAX_TRIAL_BOUND = 0.999
 """Largest slowdown bound that trials work towards, as a ratio."""
 _PER_RATIO = 10_000
 """A bound travels in hundredths of a per cent."""
@@ -283,14 +283,14 @@ class DecisionEntry:
         except ValueError:
             raise ValueRangeError(f"decision entry has mode {fields.get('mode', '')[:32]!r}") from None
         limit = fields.get("limit")
-        bounds = _decode_table(fields.get("trials"), "bound of trials", int(MAX_TRIAL_BOUND * _PER_RATIO))
+        bounds = _decode_table(fields.get("trials"), "bound of trials", _PER_RATIO)
         return cls(
             decision_id=parse_decision_id(fields.get("id", "")),
             mode=mode,
             clocks_mhz=_decode_table(fields.get("clocks"), "clock in MHz", MAX_CLOCK_MHZ),
             assumed_watts=_decode_table(fields.get("watts"), "power limit in W", MAX_POWER_LIMIT_WATTS),
             time_limit_minutes=None if limit is None else _bounded_int("time limit in minutes", limit, 0xFFFFFFFD),
-            trial_bounds={name: bound / _PER_RATIO for name, bound in bounds.items()},
+            trial_bounds={name: min(bound / _PER_RATIO, MAX_TRIAL_BOUND) for name, bound in bounds.items()},
             may_change=fields.get("newer") == "1",
         )
 

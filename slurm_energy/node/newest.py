@@ -4,8 +4,8 @@ Only for a job whose entry says that a newer one may be known, or where jobs car
 wait for each other must not run at several clocks because one of them got no answer.
 """
 
-import hmac
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _NOT_FETCHED = "newest decision not fetched, the job's own counts"
 DEADLINE_SECONDS = 0.2
-"""For all daemons together; a prolog has 60 ms of work of its own."""
+"""For all daemons together, whatever is in the way; a prolog has 60 ms of work of its own."""
 JOB_DEADLINE_SECONDS = 1.0
 """The same by the job's number: the daemon must be shown who asks, and may have to ask Slurm."""
 
@@ -65,26 +65,37 @@ def entry_of_job(job_id: JobId, settings: HookSettings, events: list[str]) -> De
 def _first_answer(
     settings: HookSettings, events: list[str], seconds: float, question: "Callable[[], Message]"
 ) -> str | None:
-    """Return the entry that the first daemon to answer gave, None where it knows none or no daemon answered."""
+    """Return the entry that the first daemon to answer gave, None where it knows none or no daemon answered in time.
+
+    In a thread: the names of daemons may be looked up in a network that is away, which no time limit ends.
+    """
     if not settings.node.daemon_address:
         return None
     end = time.monotonic() + seconds
-    problem: Exception | None = None
-    try:
-        addresses = parse_addresses(settings.node.daemon_address)
-    except ConfigError as error:
-        addresses, problem = (), error
-    for address in addresses:
-        left = end - time.monotonic()
-        if left <= 0.0:
-            break
+    found: list[tuple[str | None, str]] = []
+
+    def ask() -> None:
+        problem = ""
         try:
-            return _ask(address, question(), settings, min(left, end - time.monotonic()))
-        except (SlurmEnergyError, OSError) as error:
-            problem = error
-    if problem is not None:
+            for address in parse_addresses(settings.node.daemon_address):
+                if time.monotonic() >= end:
+                    break
+                try:
+                    found.append(_ask(address, question(), settings, end))
+                    return
+                except (SlurmEnergyError, OSError) as error:
+                    problem = f"{error}"
+        except ConfigError as error:
+            problem = f"{error}"
+        found.append((None, problem))
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(seconds)
+    text, problem = found[0] if found else (None, f"no daemon answered within {seconds:g} s")
+    if problem:
         events.append(f"{_NOT_FETCHED}: {problem}")
-    return None
+    return text
 
 
 def _of_decision(carried: DecisionEntry) -> "Message":
@@ -105,26 +116,40 @@ def _of_job(job_id: JobId, settings: HookSettings, end_seconds: float) -> "Messa
     return Message("newest", {"nonce": nonce, **signed.fields})
 
 
-def _ask(address: tuple[str, int], request: "Message", settings: HookSettings, seconds: float) -> str | None:
-    """Return the newest entry that a daemon knows, None where it knows none; with a shared key it is signed."""
-    from slurm_energy.wire.authentication import load_key, newest_mac  # noqa: PLC0415  # most prologs ask nothing
+def _ask(
+    address: tuple[str, int], request: "Message", settings: HookSettings, end_seconds: float
+) -> tuple[str | None, str]:
+    """Return the newest entry that a daemon knows, None where it knows none, and what it says of that.
+
+    An entry counts only with a proof that the daemon sent it: signed with the shared key, or in a credential that munge
+    made for root or SlurmUser. Whoever else listens at the daemon's port sets no clock.
+    """
+    from slurm_energy.wire.authentication import check_newest, load_key  # noqa: PLC0415  # most prologs ask nothing
     from slurm_energy.wire.client import exchange_tcp  # noqa: PLC0415
 
-    nonce = request.fields["nonce"]
-    reply = exchange_tcp(address, request, max(seconds, 0.001))
+    reply = exchange_tcp(address, request, max(end_seconds - time.monotonic(), 0.001))
     if reply.verb != "ok":
         raise AuthenticationError(f"the daemon says {reply.verb}: {reply.fields.get('reason', '')[:200]}")
-    text = reply.fields.get("entry", "")
-    if settings.node.authentication == "hmac":
-        key = load_key(Path(settings.node.hmac_key_path))
-        given = reply.fields.get("mac", "")
-        if not hmac.compare_digest(newest_mac(key, nonce, text).encode(), given.encode("utf-8", "replace")):
-            raise AuthenticationError("the signature of the daemon's answer is wrong")
-    return text or None
+    if not reply.fields.get("entry"):
+        return None, reply.fields.get("note", "")[:200]
+    key = load_key(Path(settings.node.hmac_key_path)) if settings.node.authentication == "hmac" else None
+    left = max(end_seconds - time.monotonic(), 0.05)
+    text = check_newest(reply, request.fields["nonce"], key, _daemon_user_ids(settings), tool_seconds=left)
+    return text, ""
+
+
+def _daemon_user_ids(settings: HookSettings) -> frozenset[int]:
+    """Return whom the daemon may run as: root, or SlurmUser where this node knows it."""
+    import pwd  # noqa: PLC0415  # most prologs ask nothing
+
+    try:
+        return frozenset({0, pwd.getpwnam(settings.slurm_user).pw_uid})
+    except KeyError:
+        return frozenset({0})
 
 
 def _checked(text: str, carried: DecisionEntry) -> DecisionEntry:
-    """Return the fetched entry where it is one of this decision, and changes no more than the job's own may.
+    """Return the fetched entry where it is one of this decision, in the same mode.
 
     Raises:
         ValueRangeError: it is malformed, or another decision's.

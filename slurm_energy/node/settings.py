@@ -34,6 +34,7 @@ class HookSettings:
     """Where locked clocks are recorded a second time; None: nowhere."""
     slurm_bin_directory: str = ""
     slurm_conf: str = ""
+    slurm_user: str = "slurm"
     problem: str | None = None
     """What is wrong with the rest of the file."""
 
@@ -73,6 +74,7 @@ def load_settings(environment: Mapping[str, str], node_name: str | None = None) 
         run_directory=run,
         slurm_bin_directory=config.cluster.slurm_bin_directory,
         slurm_conf=config.cluster.slurm_conf or environment.get("SLURM_CONF", ""),
+        slurm_user=config.cluster.slurm_user,
         problem=problem,
     )
 

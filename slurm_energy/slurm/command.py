@@ -129,29 +129,34 @@ def job_on_node(job_id: JobId, node: NodeName, bin_directory: str, slurm_conf: s
     return next((state for number, state in rows if number == str(job_id)), "")
 
 
-def admin_comment_of(job_id: JobId, bin_directory: str, slurm_conf: str) -> str:
-    """Return a job's admin comment; empty where there is none, or no answer.
+def admin_comments(
+    job_ids: Sequence[JobId], bin_directory: str, slurm_conf: str, *, timeout_seconds: float
+) -> dict[JobId, str]:
+    """Return the admin comments of jobs; a job without one, or all where there is no answer, are left out.
 
     Args:
-        job_id: Slurm's own number, of an array's task too.
+        job_ids: Slurm's own numbers, of arrays' tasks too.
         bin_directory: Folder of squeue; empty: found through PATH.
         slurm_conf: Path of slurm.conf; empty: Slurm's default.
+        timeout_seconds: How long squeue may take.
     """
     name = f"{bin_directory}/squeue" if bin_directory else "squeue"
     environment = {"PATH": os.environ.get("PATH") or _PATH, "LC_ALL": "C.UTF-8"}
     if slurm_conf:
         environment["SLURM_CONF"] = slurm_conf
-    asked = ["--noheader", "--states=all", f"--jobs={job_id}", "--Format=JobID:20,AdminComment:200"]
+    numbers = ",".join(str(job_id) for job_id in job_ids)
+    asked = ["--noheader", "--states=all", f"--jobs={numbers}", "--Format=JobID:20,AdminComment:200"]
     pieces: list[bytes] = []
     try:
-        run_command([name, *asked], pieces.append, environment=environment, timeout_seconds=ANSWER_SECONDS)
+        run_command([name, *asked], pieces.append, environment=environment, timeout_seconds=timeout_seconds)
     except (SlurmError, OSError):
-        return ""
+        return {}
+    found: dict[JobId, str] = {}
     for line in b"".join(pieces).decode("utf-8", "replace").splitlines():
         number, _, comment = line.partition(" ")
-        if number == str(job_id):
-            return comment.strip()
-    return ""
+        if number.isdecimal() and comment.strip():
+            found[JobId(int(number))] = comment.strip()
+    return found
 
 
 class JsonRows:

@@ -141,6 +141,50 @@ def load_key(path: Path) -> bytes:
     return key
 
 
+def prove_newest(nonce: str, entry: str, key: bytes | None) -> dict[str, str]:
+    """Return the fields of the daemon's answer that prove the newest entry of a decision: a signature, or a credential.
+
+    Raises:
+        AuthenticationError: munge is missing, refuses or hangs.
+    """
+    if key is not None:
+        return {"mac": newest_mac(key, nonce, entry)}
+    return {"credential": _munge(_newest_body(nonce, entry), TOOL_TIMEOUT_SECONDS)}
+
+
+def check_newest(
+    reply: Message, nonce: str, key: bytes | None, user_ids: Collection[int], *, tool_seconds: float
+) -> str:
+    """Return the newest entry of an answer that a daemon has proven to be its own.
+
+    Args:
+        reply: The answer.
+        nonce: That was asked with.
+        key: The shared key; None for munge.
+        user_ids: Whom the daemon may run as.
+        tool_seconds: How long munge may take.
+
+    Raises:
+        AuthenticationError: there is no such proof.
+    """
+    entry = reply.fields.get("entry", "")
+    if key is not None:
+        given = reply.fields.get("mac", "").encode("utf-8", "replace")
+        if not hmac.compare_digest(newest_mac(key, nonce, entry).encode(), given):
+            raise AuthenticationError("the signature of the daemon's answer is wrong")
+        return entry
+    body, user_id = _unmunge(reply.fields.get("credential", ""), tool_seconds)
+    if user_id not in user_ids:
+        raise AuthenticationError(f"the answer comes from uid {user_id}, and not from the daemon")
+    if body != _newest_body(nonce, entry):
+        raise AuthenticationError("the daemon's answer was made for another question, or changed on its way")
+    return entry
+
+
+def _newest_body(nonce: str, entry: str) -> bytes:
+    return f"newest {nonce}\n{entry}".encode("ascii", "replace")
+
+
 def newest_mac(key: bytes, nonce: str, entry: str) -> str:
     """Return the signature of the daemon's answer to a node that asks for the newest entry of a decision."""
     return _mac(key, "newest", nonce, entry.encode("ascii", "replace"))
@@ -178,10 +222,10 @@ def _munge(body: bytes, seconds: float) -> str:
     return credential.decode("ascii", "replace")
 
 
-def _unmunge(credential: str) -> tuple[bytes, int]:
+def _unmunge(credential: str, seconds: float = TOOL_TIMEOUT_SECONDS) -> tuple[bytes, int]:
     if not credential.startswith("MUNGE:") or not credential.isascii():
         raise AuthenticationError("report has no munge credential")
-    metadata, separator, payload = _run("unmunge", credential.encode("ascii")).partition(b"\n\n")
+    metadata, separator, payload = _run("unmunge", credential.encode("ascii"), seconds).partition(b"\n\n")
     uid = _MUNGE_UID.search(metadata)
     if not separator or uid is None:
         raise AuthenticationError("unmunge printed no user: is its version known?")

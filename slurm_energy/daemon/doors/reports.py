@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,7 +24,7 @@ from slurm_energy.domain.ids import JobId, parse_job_id
 from slurm_energy.domain.node_status import SILENT_SECONDS, ReceivedStatus
 from slurm_energy.errors import AuthenticationError, DaemonUnavailable, SlurmEnergyError, SpoolError, WireError
 from slurm_energy.files import write_atomically
-from slurm_energy.wire.authentication import ReplayGuard, Verified, newest_mac, verify
+from slurm_energy.wire.authentication import ReplayGuard, Verified, prove_newest, verify
 from slurm_energy.wire.codec import Message, decode
 from slurm_energy.wire.messages import failure, refusal
 from slurm_energy.wire.node_status import Delivery, decode_delivery, encode_received
@@ -192,12 +193,18 @@ class ReportReceiver:
         }
         self._waiting = dict.fromkeys(self._threads, 0)
 
-    def signed(self, reply: Message, nonce: str) -> Message:
-        """Return the answer to a node that asks for the newest entry of a decision, signed where there is a key."""
-        if self._key is None or reply.verb != "ok":
-            return reply
+    async def proven(self, reply: Message, nonce: str, *, at_root: bool) -> Message:
+        """Return the answer to a node that asks for the newest entry of a decision, with a proof that it is ours.
+
+        Raises:
+            AuthenticationError: munge makes no credential.
+        """
         entry = reply.fields.get("entry", "")
-        return Message(reply.verb, {**reply.fields, "mac": newest_mac(self._key, nonce[:64], entry)})
+        if reply.verb != "ok" or not entry:
+            return reply  # there is nothing that a node would act on
+        work = partial(prove_newest, nonce[:64], entry, self._key)
+        proof = await asyncio.get_running_loop().run_in_executor(self._threads[at_root], work)
+        return Message(reply.verb, {**reply.fields, **proof})
 
     async def job_asked_for(self, message: Message, *, at_root: bool, host: str) -> tuple[JobId | WireError, float]:
         """Return the job whose node asks for the decision on it, or why it is not answered; and what a stranger cost.

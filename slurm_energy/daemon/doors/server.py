@@ -226,7 +226,7 @@ class Server:
             await self._send(writer, reply)
 
     async def _newest(self, raw: bytes, host: str, at_root: bool) -> Message:
-        """Return the newest entry of a decision, signed where there is a key; its id is what a node must know.
+        """Return the newest entry of a decision, with a proof that it is ours; its id is what a node must know.
 
         It tells clocks alone, and costs less than to find out who asks. Who asks by a job's number
         must be shown to be a node.
@@ -243,7 +243,7 @@ class Server:
         peer = Peer(process_id=0, user_id=_NODE, privileged=is_proven)
         parts = [part async for part in self._parent.ask(asked, peer)]
         reply = decode(b"".join(parts), MAX_DECIDE_BYTES)
-        return self._reports.signed(reply, message.fields.get("nonce", ""))
+        return await self._reports.proven(reply, message.fields.get("nonce", ""), at_root=at_root)
 
     @contextlib.contextmanager
     def _slot(

@@ -144,7 +144,7 @@ def sent_text(case: Case, partitions: Iterable[PartitionName] | None) -> str:
     home = " or ".join(_plain(case.shown_names.get(name, name), 64) for name in bound.home)
     slower = max(ratios) - 1.0
     if slower < _FELT:
-        return f" (no slower than on {home})"
+        return f" ({'about as fast as' if case.clock_terms.by_mean else 'no slower than'} on {home})"
     return f" ({'about' if case.clock_terms.by_mean else 'at most'} {_percent(slower)} longer than on {home})"
 
 

@@ -2,6 +2,8 @@
 
 import socket
 import threading
+import time
+from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +14,13 @@ from node_bench import DECISION, Bench, entry
 from slurm_energy.domain.decision import DecisionEntry
 from slurm_energy.domain.ids import JobId
 from slurm_energy.domain.job import EnergyMode
+from slurm_energy.errors import AuthenticationError
 from slurm_energy.node import newest
 from slurm_energy.node.newest import entry_of_job, newest_entry
 from slurm_energy.node.prolog import run_prolog
-from slurm_energy.wire.authentication import ReplayGuard, newest_mac, verify
+from slurm_energy.node.settings import HookSettings
+from slurm_energy.wire import authentication
+from slurm_energy.wire.authentication import ReplayGuard, check_newest, newest_mac, prove_newest, verify
 from slurm_energy.wire.codec import Message, decode, encode
 
 KEY = b"k" * 40
@@ -58,7 +63,7 @@ class Answering:
 
 @pytest.fixture
 def daemon() -> Iterator[Answering]:
-    answering = Answering()
+    answering = Answering(KEY)
     yield answering
     answering.close()
 
@@ -68,9 +73,17 @@ def carried(**changes: object) -> DecisionEntry:
 
 
 def fetched(bench: Bench, address: str, own: DecisionEntry) -> tuple[DecisionEntry, list[str]]:
-    settings, events = bench.context().settings, list[str]()
-    settings = replace(settings, node=replace(settings.node, daemon_address=address))
-    return newest_entry(own, settings, events), events
+    events = list[str]()
+    return newest_entry(own, asking(bench, address), events), events
+
+
+def asking(bench: Bench, address: str) -> HookSettings:
+    """Return settings of a node that shares a key with the daemon."""
+    settings, key = bench.context().settings, bench.slurm_conf.with_name("shared.key")
+    key.write_bytes(KEY)
+    key.chmod(0o600)
+    node = replace(settings.node, daemon_address=address, authentication="hmac", hmac_key_path=str(key))
+    return replace(settings, node=node)
 
 
 def test_the_newest_entry_of_the_same_decision_is_taken(tmp_path: Path, daemon: Answering) -> None:
@@ -135,8 +148,7 @@ def test_only_a_job_that_says_so_on_one_node_asks(tmp_path: Path, daemon: Answer
     daemon.entry = replace(own, clocks_mhz=dict.fromkeys(own.clocks_mhz, 1200)).encode()
     bench = Bench(tmp_path)
     context = bench.context()
-    settings = replace(context.settings, node=replace(context.settings.node, daemon_address=daemon.address))
-    context = replace(context, settings=settings)
+    context = replace(context, settings=asking(bench, daemon.address))
     run_prolog(context, replace(bench.hook(7, "0", own.encode()), on_one_node=False))
     assert (daemon.asked, bench.locks()[0]) == ([], (210, 1275))
     run_prolog(context, replace(bench.hook(8, "1", entry()), on_one_node=True))
@@ -145,51 +157,91 @@ def test_only_a_job_that_says_so_on_one_node_asks(tmp_path: Path, daemon: Answer
     assert (len(daemon.asked), bench.locks()[2]) == (1, (210, 1200))
 
 
-def by_number(bench: Bench, daemon: Answering, key: Path) -> tuple[DecisionEntry | None, list[str]]:
-    settings, events = bench.context().settings, list[str]()
-    node = replace(settings.node, daemon_address=daemon.address, authentication="hmac", hmac_key_path=str(key))
-    return entry_of_job(JobId(7), replace(settings, node=node), events), events
+def by_number(bench: Bench, daemon: Answering) -> tuple[DecisionEntry | None, list[str]]:
+    events = list[str]()
+    return entry_of_job(JobId(7), asking(bench, daemon.address), events), events
 
 
-@pytest.fixture
-def key_file(tmp_path: Path) -> Path:
-    path = tmp_path / "key"
-    path.write_bytes(KEY)
-    path.chmod(0o600)
-    return path
+class Munge:
+    """Stands for munge's tools: a credential names who made it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.user_id = 0
+        monkeypatch.setattr(authentication, "_run", self._run)
+
+    def _run(self, tool: str, stdin: bytes, seconds: float = 10.0) -> bytes:
+        assert 0.0 < seconds <= 10.0
+        if tool == "munge":
+            return b"MUNGE:" + b64encode(b"%d " % self.user_id + stdin) + b":"
+        user_id, _, body = b64decode(stdin[6:-1]).partition(b" ")
+        return b"STATUS: Success\nUID: somebody (" + user_id + b")\n\n" + body
 
 
-@pytest.fixture
-def signing() -> Iterator[Answering]:
-    answering = Answering(KEY)
-    yield answering
-    answering.close()
-
-
-def test_a_node_whose_jobs_carry_nothing_asks_by_number_and_proves_itself(
-    tmp_path: Path, signing: Answering, key_file: Path
+@pytest.mark.parametrize(("user_id", "is_taken"), [(0, True), (1000, False)])
+def test_under_munge_an_answer_counts_only_with_the_daemons_credential(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user_id: int, is_taken: bool
 ) -> None:
-    signing.entry = entry()
-    found, events = by_number(Bench(tmp_path), signing, key_file)
+    munge, own = Munge(monkeypatch), carried()
+    munge.user_id = user_id
+    newer = replace(own, clocks_mhz=dict.fromkeys(own.clocks_mhz, 1200))
+    reply = Message("ok", {"entry": newer.encode(), **prove_newest("n" * 32, newer.encode(), None)})
+    if is_taken:
+        assert check_newest(reply, "n" * 32, None, {0, 64030}, tool_seconds=1.0) == newer.encode()
+    with pytest.raises(AuthenticationError, match="another question" if is_taken else "not from the daemon"):
+        check_newest(reply, "m" * 32, None, {0, 64030}, tool_seconds=1.0)
+
+
+def test_whoever_listens_at_the_daemons_port_without_a_credential_sets_no_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Munge(monkeypatch)
+    own, impostor = carried(), Answering()
+    impostor.entry = replace(own, clocks_mhz=dict.fromkeys(own.clocks_mhz, 210)).encode()
+    settings, events = Bench(tmp_path).context().settings, list[str]()
+    settings = replace(settings, node=replace(settings.node, daemon_address=impostor.address))
+    assert newest_entry(own, settings, events) == own
+    assert entry_of_job(JobId(7), settings, events) is None
+    impostor.close()
+    assert ["credential" in event for event in events] == [True, True]
+
+
+def test_a_name_that_is_looked_up_for_ever_costs_no_more_than_the_time_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hanging = threading.Event()
+    monkeypatch.setattr(newest, "_ask", lambda *given: hanging.wait(30.0))
+    began = time.monotonic()
+    found, events = fetched(Bench(tmp_path), "controller.example:8470", carried())
+    hanging.set()
+    assert found == carried()
+    assert time.monotonic() - began < 10.0
+    assert events == ["newest decision not fetched, the job's own counts: no daemon answered within 0.2 s"]
+
+
+def test_a_node_whose_jobs_carry_nothing_asks_by_number_and_proves_itself(tmp_path: Path, daemon: Answering) -> None:
+    daemon.entry = entry()
+    found, events = by_number(Bench(tmp_path), daemon)
     assert (found, events) == (DecisionEntry.decode(entry()), [])
-    asked = signing.asked[0]
+    asked = daemon.asked[0]
     asked = Message("report", dict(asked.fields))
     assert verify(asked, key=KEY, replay=ReplayGuard()).body == b"newest 7"
 
 
 @pytest.mark.parametrize("answer", ["", "nothing that can be read", None])
 def test_a_node_that_is_told_nothing_of_use_leaves_the_clock(
-    tmp_path: Path, signing: Answering, key_file: Path, answer: str | None
+    tmp_path: Path, daemon: Answering, answer: str | None
 ) -> None:
-    signing.entry = answer
-    found, events = by_number(Bench(tmp_path), signing, key_file)
+    daemon.entry = answer
+    found, events = by_number(Bench(tmp_path), daemon)
     assert found is None
     assert bool(events) == (answer != "")
 
 
-def test_an_answer_with_another_key_is_not_taken(tmp_path: Path, daemon: Answering, key_file: Path) -> None:
+def test_an_answer_with_another_key_is_not_taken(tmp_path: Path) -> None:
+    daemon = Answering(b"z" * 40)
     daemon.entry = entry()
-    found, events = by_number(Bench(tmp_path), daemon, key_file)
+    found, events = by_number(Bench(tmp_path), daemon)
+    daemon.close()
     assert found is None
     assert "signature" in events[0]
 
