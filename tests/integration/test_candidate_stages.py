@@ -1,9 +1,11 @@
 """Candidates on their way: what is better gets on, what is bad is stopped at the stage where it should be."""
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
 import pytest
 from site_database import A100, CLUSTER, Site, fill, site_config
@@ -15,7 +17,8 @@ from slurm_energy.domain.promotion import Assignment, ShadowAnswer, Stage
 from slurm_energy.learning.nightly.administration import candidate_desk
 from slurm_energy.learning.nightly.stages import advance
 from slurm_energy.store.promotion import add_candidate, live_policy, move_candidate, record_assignments, stage_of
-from slurm_energy.store.session import Session, open_engine, run_in_transaction
+from slurm_energy.store.promotion.outcomes import canary_jobs
+from slurm_energy.store.session import Session, open_engine, run_in_transaction, store_session
 from slurm_energy.store.tables import DecisionRow, GpuEnergyRow, JobAttemptRow, JobRow, NodeEnergyRow, PolicyRow
 
 CLUSTER_NAME = ClusterName(CLUSTER)
@@ -150,7 +153,8 @@ def canary(
             change = effect(draw) if is_own else {}
             seconds = (ended - started) * float(change.get("time", 1.0)) * draw.lognormvariate(0.0, 0.01)
             job, decision, at = 10_000 + number, f"d{number:06d}", BEGIN + 10.0 + number
-            times = {"started_at_seconds": at, "ended_at_seconds": at + seconds}
+            started_at = at + 5.0 + float(change.get("wait", 0.0)) * seconds
+            times = {"started_at_seconds": started_at, "ended_at_seconds": started_at + seconds}
             rows[DecisionRow].append(
                 {
                     "decision_id": decision,
@@ -160,7 +164,8 @@ def canary(
                     "decided_at_seconds": at,
                     "user_id": user,
                     "job_name": name,
-                    "request": {},
+                    "request": {"gpus": [{"count": int(change.get("asked", 1.0)), "slurm_type": None}]},
+                    "gpus": 1,
                     "reasons": str(change.get("reasons", "POLICY")),
                     "notes": [],
                     "message": "",
@@ -208,7 +213,7 @@ def canary(
                         "gpu_uuid": "GPU-0",
                         "quality": 4,
                         "gpu_name": A100,
-                        "gpu_type": A100,
+                        "gpu_type": str(change.get("gpu_type", A100)),
                         "joules": joules * float(change.get("energy", 1.0)),
                         "source": "counter",
                         "scope": "gpu",
@@ -254,6 +259,8 @@ def check_champion(session: Session, name: str) -> None:
     [
         ({"energy": 1.2}, "joules"),
         ({"time": 1.35, "energy": 0.9}, "run time"),
+        ({"time": 3.0, "energy": 3.0 * 0.88, "gpu_type": "a40"}, "joules"),
+        ({"wait": 1.0, "energy": 0.9}, "from submission"),
         ({"milliseconds": 60.0, "energy": 0.9}, "too long"),
         ({"reasons": "POLICY,SLOWDOWN_BOUND", "energy": 0.9}, "guard"),
     ],
@@ -273,6 +280,35 @@ def test_a_canary_whose_jobs_time_out_is_taken_back(config: Config) -> None:
     )
     assert stage is Stage.REJECTED
     assert "time limit" in why
+
+
+@pytest.mark.parametrize("state", ["FAILED", "OUT_OF_MEMORY", "NODE_FAIL", "CANCELLED"])
+def test_a_canary_whose_jobs_do_not_complete_is_taken_back(config: Config, state: str) -> None:
+    stage, why = canary(config, lambda draw: {"state": state if draw.random() < 0.4 else "COMPLETED", "energy": 0.88})
+    assert stage is Stage.REJECTED
+    assert "did not complete" in why
+
+
+def test_jobs_are_compared_by_what_was_asked_for(config: Config) -> None:
+    # Two GPUs were asked for and the policy gave one: half the joules of two earlier GPUs is what is seen.
+    stage, why = canary(config, lambda _: {"energy": 0.5, "asked": 2.0})
+    assert stage is Stage.ACTIVE, why
+    engine = open_engine(config.store)
+    with store_session(engine, read_only=True) as session:
+        jobs = list(canary_jobs(session, CLUSTER_NAME, "c1", "", BEGIN))
+    engine.dispose()
+    own = [one.energy_log for one in jobs if one.is_challenger and one.energy_log is not None]
+    assert median(own) == pytest.approx(math.log(0.25), abs=0.3)
+
+
+def test_jobs_of_a_policy_that_stood_in_for_the_live_one_are_of_neither(config: Config) -> None:
+    canary(config, lambda _: {})
+    engine = open_engine(config.store)
+    with store_session(engine, read_only=True) as session:
+        jobs = list(canary_jobs(session, CLUSTER_NAME, "c1", "b1", BEGIN))
+    engine.dispose()
+    assert jobs
+    assert all(one.is_challenger for one in jobs)
 
 
 def test_a_canary_as_good_as_the_live_policy_waits_and_is_given_up_in_the_end(config: Config) -> None:

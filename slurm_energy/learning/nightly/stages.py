@@ -108,12 +108,13 @@ def canary_report(session: Session, cluster: ClusterName, config: Config, live: 
             is_challenger=job.is_challenger,
             energy=job.energy_log,
             seconds=job.seconds_log,
+            turnaround=job.turnaround_log,
             timed_out=job.timed_out,
             guard_changed=job.guard_changed,
             late=job.milliseconds > late,
             completed=job.completed,
         )
-        for job in canary_jobs(session, cluster, live.challenger_id, live.since_seconds)
+        for job in canary_jobs(session, cluster, live.challenger_id, live.champion_id, live.since_seconds)
     )
     return report_of(outcomes, max_slowdown=config.policy.max_slowdown)
 
