@@ -128,7 +128,7 @@ class LocalVerbs:
         reply = decision_reply(
             decided.decision, decided.entry, explained=is_explained(fields), reuse_milliseconds=milliseconds
         )
-        return Answer(reply, self._given(decided, received, fields))
+        return Answer(reply, self._given(decided, received, fields, is_worked_out=like is None))
 
     def _reused(self, message: Message) -> Answer:
         """Record a decision that the plugin has given again; the job has it already, and no reply is waited for."""
@@ -186,7 +186,13 @@ class LocalVerbs:
         return state.tracked.newer_entry(decision_id) or state.not_carried.get(decision_id)
 
     def _given(
-        self, decided: Decided, received: Received, fields: Mapping[str, str], reused_from: DecisionId | None = None
+        self,
+        decided: Decided,
+        received: Received,
+        fields: Mapping[str, str],
+        reused_from: DecisionId | None = None,
+        *,
+        is_worked_out: bool = False,
     ) -> Callable[[], None]:
         """Claim what a job will ask for; return what records its decision."""
         self._state.claims.add(decided.decision, decided.job, self._state.snapshot)
@@ -198,6 +204,9 @@ class LocalVerbs:
         def afterwards() -> None:
             took = time.perf_counter() - received.at
             self._state.counters["decisions"] += 1
+            if is_worked_out:
+                limit = self._state.config.nightly.late_milliseconds
+                self._state.candidates.note_time(serving, milliseconds, limit)
             assignment = self._assignment(serving, decided, milliseconds, fields, is_new=reused_from is None)
             self._state.decision_counts.decided(decided.decision.mode, decided.decision.reasons, took)
             self._state.journal.append(lambda: decision_line(decided.decision, decided.job, assignment))
@@ -232,7 +241,6 @@ class LocalVerbs:
         if found is None:
             return None
         limit = state.config.nightly.late_milliseconds
-        state.candidates.note_time(serving, milliseconds, limit)
         found = replace(found, milliseconds=milliseconds)
         if not is_new or found.stage is not Stage.SHADOW:
             return found

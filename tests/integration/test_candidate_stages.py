@@ -13,11 +13,11 @@ from sqlalchemy import insert, select
 
 from slurm_energy.config import Config
 from slurm_energy.domain.ids import ClusterName, GpuTypeName
-from slurm_energy.domain.promotion import Assignment, ShadowAnswer, Stage
+from slurm_energy.domain.promotion import TOO_SLOW, Assignment, ShadowAnswer, Stage
 from slurm_energy.learning.nightly.administration import candidate_desk
 from slurm_energy.learning.nightly.stages import advance
 from slurm_energy.store.promotion import add_candidate, live_policy, move_candidate, record_assignments, stage_of
-from slurm_energy.store.promotion.outcomes import canary_jobs
+from slurm_energy.store.promotion.outcomes import ShadowCounts, canary_jobs, shadow_counts
 from slurm_energy.store.session import Session, open_engine, run_in_transaction, store_session
 from slurm_energy.store.tables import DecisionRow, GpuEnergyRow, JobAttemptRow, JobRow, NodeEnergyRow, PolicyRow
 
@@ -105,6 +105,54 @@ def test_a_candidate_that_gives_no_number_is_stopped_in_shadow(config: Config) -
 
 def test_a_slow_candidate_is_stopped_in_shadow(config: Config) -> None:
     assert shadow(config, 25, ShadowAnswer(milliseconds=80.0), differs=True) is Stage.REJECTED
+
+
+def test_an_answer_with_an_error_is_no_difference(config: Config) -> None:
+    assert shadow(config, 0, ShadowAnswer(), differs=False) is Stage.SHADOW
+    engine = open_engine(config.store)
+
+    def work(session: Session) -> ShadowCounts:
+        failed = Assignment(
+            candidate_id="",
+            challenger_id="c1",
+            stage=Stage.SHADOW,
+            probability=1.0,
+            milliseconds=0.5,
+            differs=True,
+            shadow=ShadowAnswer(error="its policy failed"),
+        )
+        same = replace(failed, differs=False, shadow=ShadowAnswer())
+        record_assignments(session, CLUSTER_NAME, [(f"d{n}", BEGIN, same if n else failed) for n in range(200)])
+        advance(session, CLUSTER_NAME, config, BEGIN)
+        return shadow_counts(session, CLUSTER_NAME, "c1", BEGIN, 20.0)
+
+    counts = run_in_transaction(engine, work)
+    engine.dispose()
+    assert (counts.decisions, counts.differing, counts.errors) == (200, 0, 1)
+    with candidate_desk(config) as desk:
+        assert "changes 0 of 200" in desk.story("c1").line.last
+
+
+def test_a_canary_that_was_cut_off_for_being_slow_is_rejected(config: Config) -> None:
+    def work(session: Session) -> None:
+        begin(session, Stage.CANARY)
+        slow = Assignment(
+            candidate_id="",
+            challenger_id="c1",
+            stage=Stage.SHADOW,
+            probability=1.0,
+            milliseconds=0.5,
+            differs=True,
+            shadow=ShadowAnswer(error=TOO_SLOW, milliseconds=1e6),
+        )
+        record_assignments(session, CLUSTER_NAME, [("d1", BEGIN + 1.0, slow)])
+        advance(session, CLUSTER_NAME, config, BEGIN + 60.0)
+
+    run(config, work)
+    with candidate_desk(config) as desk:
+        line = desk.story("c1").line
+    assert line.stage is Stage.REJECTED
+    assert "too slow" in line.last
 
 
 def test_a_shadow_waits_for_a_person_where_the_site_wants_one(config: Config) -> None:

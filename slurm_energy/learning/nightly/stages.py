@@ -74,7 +74,9 @@ def _after_shadow(session: Session, cluster: ClusterName, config: Config, live: 
 def _after_canary(session: Session, cluster: ClusterName, config: Config, live: LivePolicy, now_seconds: float) -> None:
     report = canary_report(session, cluster, config, live)
     after, reason = None, ""
-    if report.verdict is CanaryVerdict.WORSE:
+    if shadow_evidence(session, cluster, config, live).not_asked:
+        after, reason = Stage.REJECTED, "too slow: it is not asked any more"
+    elif report.verdict is CanaryVerdict.WORSE:
         after, reason = Stage.REJECTED, f"worse than the live policy: {report.reason}"
     elif report.verdict is CanaryVerdict.BETTER and _may_get_on(session, cluster, config, live):
         after, reason = Stage.ACTIVE, f"better than the live policy: {report.reason}"

@@ -54,7 +54,7 @@ class CanaryJob:
     user_id: int
     is_challenger: bool
     energy_log: float | None
-    """ln of its joules per GPU asked for, over the median of the name's earlier runs on whatever GPUs; None where one of
+    """ln of its joules per GPU asked for, over the median of the name's earlier runs on any GPUs; None where one of
     them is not known."""
     seconds_log: float | None
     """The same of its run time."""
