@@ -280,7 +280,7 @@ def test_what_a_row_does_not_name_stops_while_the_files_of_another_hang(
         assert candidates.challenger is served
         await asyncio.sleep(0)
         slot.use(LivePolicy(champion_id="c2", champion_folder=str(tmp_path)))
-        assert candidates.challenger is None
+        assert candidates.is_idle
         while not candidates.trouble:
             await asyncio.sleep(0)
         assert "not read within" in candidates.trouble
