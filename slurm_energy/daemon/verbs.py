@@ -117,7 +117,9 @@ class LocalVerbs:
             state.counters["decisions as on a like job"] += 1
         else:
             decided, known = self._decided(parse_submitted_job(fields))
-            policy = self._decider_of(self._serving(decided.job.user_id)).policy
+            serving = self._serving(decided.job.user_id)
+            state.candidates.note_time(serving, received.cpu_milliseconds(), state.config.nightly.late_milliseconds)
+            policy = self._decider_of(serving).policy
             milliseconds = REUSE_MILLISECONDS if is_reusable(decided, fields, known, policy, state.config) else 0
         decided = self._tracked(decided, fields)
         if fields.get("client") == LUA_CLIENT:
@@ -128,7 +130,7 @@ class LocalVerbs:
         reply = decision_reply(
             decided.decision, decided.entry, explained=is_explained(fields), reuse_milliseconds=milliseconds
         )
-        return Answer(reply, self._given(decided, received, fields, is_worked_out=like is None))
+        return Answer(reply, self._given(decided, received, fields))
 
     def _reused(self, message: Message) -> Answer:
         """Record a decision that the plugin has given again; the job has it already, and no reply is waited for."""
@@ -186,13 +188,7 @@ class LocalVerbs:
         return state.tracked.newer_entry(decision_id) or state.not_carried.get(decision_id)
 
     def _given(
-        self,
-        decided: Decided,
-        received: Received,
-        fields: Mapping[str, str],
-        reused_from: DecisionId | None = None,
-        *,
-        is_worked_out: bool = False,
+        self, decided: Decided, received: Received, fields: Mapping[str, str], reused_from: DecisionId | None = None
     ) -> Callable[[], None]:
         """Claim what a job will ask for; return what records its decision."""
         self._state.claims.add(decided.decision, decided.job, self._state.snapshot)
@@ -204,9 +200,6 @@ class LocalVerbs:
         def afterwards() -> None:
             took = time.perf_counter() - received.at
             self._state.counters["decisions"] += 1
-            if is_worked_out:
-                limit = self._state.config.nightly.late_milliseconds
-                self._state.candidates.note_time(serving, milliseconds, limit)
             assignment = self._assignment(serving, decided, milliseconds, fields, is_new=reused_from is None)
             self._state.decision_counts.decided(decided.decision.mode, decided.decision.reasons, took)
             self._state.journal.append(lambda: decision_line(decided.decision, decided.job, assignment))

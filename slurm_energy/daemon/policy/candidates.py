@@ -248,13 +248,7 @@ class CandidateSlot:
     def __init__(
         self, candidates: Candidates, config: Callable[[], Config], snapshot: Callable[[], ClusterSnapshot | None]
     ) -> None:
-        """Make none ready yet.
-
-        Args:
-            candidates: Of the daemon's state.
-            config: Returns the configuration in force.
-            snapshot: Returns the cluster as it is known now.
-        """
+        """Make none ready yet; configuration and cluster are asked for when files are read."""
         self._candidates = candidates
         self._config = config
         self._snapshot = snapshot
@@ -334,13 +328,11 @@ def make_candidates(
         try:
             made.append(_served(candidate_id, folder, config, snapshot) if candidate_id else None)
         except SlurmEnergyError as error:
-            logger.error(
-                "candidate cannot be served, the configured policy answers id=%s error=%s", candidate_id, error
-            )
+            logger.error("candidate cannot be served id=%s error=%s", candidate_id, error)
             troubles.append(str(error))
             made.append(None)
         except Exception as error:
-            logger.exception("candidate cannot be served, the configured policy answers id=%s", candidate_id)
+            logger.exception("candidate cannot be served id=%s", candidate_id)
             troubles.append(f"candidate {candidate_id}: {type(error).__name__}: {error}"[:300])
             made.append(None)
     return made[0], made[1], "; ".join(troubles)

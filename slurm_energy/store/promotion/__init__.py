@@ -179,22 +179,16 @@ def move_candidate(  # noqa: PLR0913  # each is a column of the history
             f"candidate {live.challenger_id} is in stage {live.stage.value if live.stage else '?'}: one at a time; "
             f"wait, or stop it with: slurm-energy policy rollback {live.challenger_id}"
         )
+
+    def note(other: str, its_before: Stage, its_after: Stage, why: str) -> None:
+        _add_event(session, cluster, other, its_before, its_after, at_seconds, actor, why, {})
+
     champion, challenger, stage, share = live.champion_id, live.challenger_id, live.stage, live.canary_share
     if after in (Stage.SHADOW, Stage.CANARY):
         challenger, stage, share = candidate_id, after, canary_share if after is Stage.CANARY else 0.0
     elif after is Stage.ACTIVE:
         if champion and champion != candidate_id:
-            _add_event(
-                session,
-                cluster,
-                champion,
-                Stage.ACTIVE,
-                Stage.RETIRED,
-                at_seconds,
-                actor,
-                f"{candidate_id} is active",
-                {},
-            )
+            note(champion, Stage.ACTIVE, Stage.RETIRED, f"{candidate_id} is active")
         champion = candidate_id
         challenger, stage, share = ("", None, 0.0) if challenger == candidate_id else (challenger, stage, share)
     elif challenger == candidate_id:
@@ -203,17 +197,7 @@ def move_candidate(  # noqa: PLR0913  # each is a column of the history
         able = (one for one in earlier_champions(session, cluster, candidate_id) if one not in unusable)
         champion = next(able, CONFIGURED)
         if champion:
-            _add_event(
-                session,
-                cluster,
-                champion,
-                Stage.RETIRED,
-                Stage.ACTIVE,
-                at_seconds,
-                actor,
-                f"{candidate_id} was taken back",
-                {},
-            )
+            note(champion, Stage.RETIRED, Stage.ACTIVE, f"{candidate_id} was taken back")
     _add_event(session, cluster, candidate_id, before, after, at_seconds, actor, reason, evidence or {})
     is_same = (champion, challenger, stage) == (live.champion_id, live.challenger_id, live.stage)
     changed = LivePolicy(
