@@ -116,7 +116,9 @@ class LocalVerbs:
             state.counters["decisions as on a like job"] += 1
         else:
             decided, known = self._decided(parse_submitted_job(fields))
-            policy = self._decider_of(self._serving(decided.job.user_id)).policy
+            serving = self._serving(decided.job.user_id)
+            state.candidates.note_time(serving, received.cpu_milliseconds(), state.config.nightly.late_milliseconds)
+            policy = self._decider_of(serving).policy
             milliseconds = REUSE_MILLISECONDS if is_reusable(decided, fields, known, policy, state.config) else 0
         decided = self._tracked(decided, fields)
         if fields.get("client") == LUA_CLIENT:
@@ -221,7 +223,6 @@ class LocalVerbs:
         if found is None:
             return None
         limit = state.config.nightly.late_milliseconds
-        state.candidates.note_time(serving, milliseconds, limit)
         found = replace(found, milliseconds=milliseconds)
         if not is_new or found.stage is not Stage.SHADOW:
             return found

@@ -7,6 +7,8 @@ from typing import Any
 
 from slurm_energy.domain.ids import GpuTypeName
 
+TOO_SLOW = "it was too slow and is not asked any more"
+"""Error of the answers of a challenger that was cut off."""
 CONFIGURED = ""
 """Stands in the place of a candidate's id for the policy that the site's configuration names."""
 
@@ -33,7 +35,7 @@ NEXT_STAGES: Mapping[Stage, frozenset[Stage]] = {
     Stage.SHADOW: frozenset({Stage.CANARY, Stage.REJECTED}),
     Stage.CANARY: frozenset({Stage.ACTIVE, Stage.REJECTED}),
     Stage.ACTIVE: frozenset({Stage.RETIRED, Stage.REJECTED}),
-    Stage.RETIRED: frozenset({Stage.ACTIVE}),
+    Stage.RETIRED: frozenset({Stage.ACTIVE, Stage.REJECTED}),
     Stage.REJECTED: frozenset({Stage.SHADOW}),
 }
 """Moves that are made; every other is refused."""

@@ -1,9 +1,11 @@
 """Candidates on their way: what is better gets on, what is bad is stopped at the stage where it should be."""
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
 import pytest
 from site_database import A100, CLUSTER, Site, fill, site_config
@@ -11,11 +13,19 @@ from sqlalchemy import insert, select
 
 from slurm_energy.config import Config
 from slurm_energy.domain.ids import ClusterName, GpuTypeName
-from slurm_energy.domain.promotion import Assignment, ShadowAnswer, Stage
+from slurm_energy.domain.promotion import TOO_SLOW, Assignment, ShadowAnswer, Stage
 from slurm_energy.learning.nightly.administration import candidate_desk
 from slurm_energy.learning.nightly.stages import advance
-from slurm_energy.store.promotion import add_candidate, live_policy, move_candidate, record_assignments, stage_of
-from slurm_energy.store.session import Session, open_engine, run_in_transaction
+from slurm_energy.store.promotion import (
+    add_candidate,
+    live_policy,
+    move_candidate,
+    pause_promotion,
+    record_assignments,
+    stage_of,
+)
+from slurm_energy.store.promotion.outcomes import ShadowCounts, canary_jobs, shadow_counts
+from slurm_energy.store.session import Session, open_engine, run_in_transaction, store_session
 from slurm_energy.store.tables import DecisionRow, GpuEnergyRow, JobAttemptRow, JobRow, NodeEnergyRow, PolicyRow
 
 CLUSTER_NAME = ClusterName(CLUSTER)
@@ -104,6 +114,54 @@ def test_a_slow_candidate_is_stopped_in_shadow(config: Config) -> None:
     assert shadow(config, 25, ShadowAnswer(milliseconds=80.0), differs=True) is Stage.REJECTED
 
 
+def test_an_answer_with_an_error_is_no_difference(config: Config) -> None:
+    assert shadow(config, 0, ShadowAnswer(), differs=False) is Stage.SHADOW
+    engine = open_engine(config.store)
+
+    def work(session: Session) -> ShadowCounts:
+        failed = Assignment(
+            candidate_id="",
+            challenger_id="c1",
+            stage=Stage.SHADOW,
+            probability=1.0,
+            milliseconds=0.5,
+            differs=True,
+            shadow=ShadowAnswer(error="its policy failed"),
+        )
+        same = replace(failed, differs=False, shadow=ShadowAnswer())
+        record_assignments(session, CLUSTER_NAME, [(f"d{n}", BEGIN, same if n else failed) for n in range(200)])
+        advance(session, CLUSTER_NAME, config, BEGIN)
+        return shadow_counts(session, CLUSTER_NAME, "c1", BEGIN, 20.0)
+
+    counts = run_in_transaction(engine, work)
+    engine.dispose()
+    assert (counts.decisions, counts.differing, counts.errors) == (200, 0, 1)
+    with candidate_desk(config) as desk:
+        assert "changes 0 of 200" in desk.story("c1").line.last
+
+
+def test_a_canary_that_was_cut_off_for_being_slow_is_rejected(config: Config) -> None:
+    def work(session: Session) -> None:
+        begin(session, Stage.CANARY)
+        slow = Assignment(
+            candidate_id="",
+            challenger_id="c1",
+            stage=Stage.SHADOW,
+            probability=1.0,
+            milliseconds=0.5,
+            differs=True,
+            shadow=ShadowAnswer(error=TOO_SLOW, milliseconds=1e6),
+        )
+        record_assignments(session, CLUSTER_NAME, [("d1", BEGIN + 1.0, slow)])
+        advance(session, CLUSTER_NAME, config, BEGIN + 60.0)
+
+    run(config, work)
+    with candidate_desk(config) as desk:
+        line = desk.story("c1").line
+    assert line.stage is Stage.REJECTED
+    assert "too slow" in line.last
+
+
 def test_a_shadow_waits_for_a_person_where_the_site_wants_one(config: Config) -> None:
     asked = replace(config, nightly=replace(config.nightly, promote="approved"))
     assert shadow(asked, 60, ShadowAnswer(), differs=True) is Stage.SHADOW
@@ -150,7 +208,8 @@ def canary(
             change = effect(draw) if is_own else {}
             seconds = (ended - started) * float(change.get("time", 1.0)) * draw.lognormvariate(0.0, 0.01)
             job, decision, at = 10_000 + number, f"d{number:06d}", BEGIN + 10.0 + number
-            times = {"started_at_seconds": at, "ended_at_seconds": at + seconds}
+            started_at = at + 5.0 + float(change.get("wait", 0.0)) * seconds
+            times = {"started_at_seconds": started_at, "ended_at_seconds": started_at + seconds}
             rows[DecisionRow].append(
                 {
                     "decision_id": decision,
@@ -160,7 +219,8 @@ def canary(
                     "decided_at_seconds": at,
                     "user_id": user,
                     "job_name": name,
-                    "request": {},
+                    "request": {"gpus": [{"count": int(change.get("asked", 1.0)), "slurm_type": None}]},
+                    "gpus": 1,
                     "reasons": str(change.get("reasons", "POLICY")),
                     "notes": [],
                     "message": "",
@@ -208,7 +268,7 @@ def canary(
                         "gpu_uuid": "GPU-0",
                         "quality": 4,
                         "gpu_name": A100,
-                        "gpu_type": A100,
+                        "gpu_type": str(change.get("gpu_type", A100)),
                         "joules": joules * float(change.get("energy", 1.0)),
                         "source": "counter",
                         "scope": "gpu",
@@ -254,6 +314,8 @@ def check_champion(session: Session, name: str) -> None:
     [
         ({"energy": 1.2}, "joules"),
         ({"time": 1.35, "energy": 0.9}, "run time"),
+        ({"time": 3.0, "energy": 3.0 * 0.88, "gpu_type": "a40"}, "joules"),
+        ({"wait": 1.0, "energy": 0.9}, "from submission"),
         ({"milliseconds": 60.0, "energy": 0.9}, "too long"),
         ({"reasons": "POLICY,SLOWDOWN_BOUND", "energy": 0.9}, "guard"),
     ],
@@ -275,6 +337,35 @@ def test_a_canary_whose_jobs_time_out_is_taken_back(config: Config) -> None:
     assert "time limit" in why
 
 
+@pytest.mark.parametrize("state", ["FAILED", "OUT_OF_MEMORY", "NODE_FAIL", "CANCELLED"])
+def test_a_canary_whose_jobs_do_not_complete_is_taken_back(config: Config, state: str) -> None:
+    stage, why = canary(config, lambda draw: {"state": state if draw.random() < 0.4 else "COMPLETED", "energy": 0.88})
+    assert stage is Stage.REJECTED
+    assert "did not complete" in why
+
+
+def test_jobs_are_compared_by_what_was_asked_for(config: Config) -> None:
+    # Two GPUs were asked for and the policy gave one: half the joules of two earlier GPUs is what is seen.
+    stage, why = canary(config, lambda _: {"energy": 0.5, "asked": 2.0})
+    assert stage is Stage.ACTIVE, why
+    engine = open_engine(config.store)
+    with store_session(engine, read_only=True) as session:
+        jobs = list(canary_jobs(session, CLUSTER_NAME, "c1", "", BEGIN))
+    engine.dispose()
+    own = [one.energy_log for one in jobs if one.is_challenger and one.energy_log is not None]
+    assert median(own) == pytest.approx(math.log(0.25), abs=0.3)
+
+
+def test_jobs_of_a_policy_that_stood_in_for_the_live_one_are_of_neither(config: Config) -> None:
+    canary(config, lambda _: {})
+    engine = open_engine(config.store)
+    with store_session(engine, read_only=True) as session:
+        jobs = list(canary_jobs(session, CLUSTER_NAME, "c1", "b1", BEGIN))
+    engine.dispose()
+    assert jobs
+    assert all(one.is_challenger for one in jobs)
+
+
 def test_a_canary_as_good_as_the_live_policy_waits_and_is_given_up_in_the_end(config: Config) -> None:
     stage, _ = canary(config, lambda _: {})
     assert stage is Stage.CANARY
@@ -290,3 +381,17 @@ def test_jobs_without_reports_promote_nothing(config: Config) -> None:
 
 def test_what_is_better_waits_while_promotion_is_paused(config: Config) -> None:
     assert canary(config, lambda _: {"energy": 0.88}, paused=True)[0] is Stage.CANARY
+
+
+def test_a_time_of_pause_is_not_the_challengers(config: Config) -> None:
+    def work(session: Session) -> None:
+        begin(session, Stage.SHADOW)
+        for day, paused in ((1.0, True), (40.0, False)):
+            at = BEGIN + day * 86_400.0
+            pause_promotion(session, CLUSTER_NAME, paused=paused, at_seconds=at, actor="ann")
+        advance(session, CLUSTER_NAME, config, BEGIN + 41.0 * 86_400.0)
+        assert stage_of(session, CLUSTER_NAME, "c1") is Stage.SHADOW
+        advance(session, CLUSTER_NAME, config, BEGIN + 70.0 * 86_400.0)
+        assert stage_of(session, CLUSTER_NAME, "c1") is Stage.REJECTED
+
+    run(config, work)

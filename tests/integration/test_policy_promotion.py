@@ -11,10 +11,12 @@ from slurm_energy.errors import PolicyError, StoreError
 from slurm_energy.store.promotion import (
     add_candidate,
     assignment_of,
+    earlier_champions,
     live_policy,
     move_candidate,
     note_on_candidate,
     pause_promotion,
+    paused_seconds,
     policy_events,
     record_assignments,
     stage_of,
@@ -70,6 +72,45 @@ def test_taking_back_returns_to_the_policy_before(engine: Engine) -> None:
         assert stage_of(session, CLUSTER, "a") is Stage.ACTIVE
         move(session, "a", Stage.REJECTED)
         assert live_policy(session, CLUSTER).champion_id == CONFIGURED
+
+
+def test_a_retired_candidate_that_was_rejected_never_decides_again(engine: Engine) -> None:
+    with store_session(engine) as session:
+        make(session, "a", "b", "c")
+        for name in ("a", "b", "c"):
+            move(session, name, *WAY)
+        move(session, "b", Stage.REJECTED)
+        assert list(earlier_champions(session, CLUSTER, "c")) == ["a"]
+        move(session, "c", Stage.REJECTED)
+        assert live_policy(session, CLUSTER).champion_id == "a"
+
+
+def test_champions_that_took_turns_end_in_the_configured_policy(engine: Engine) -> None:
+    with store_session(engine) as session:
+        make(session, "a", "b")
+        move(session, "a", *WAY)
+        move(session, "b", *WAY)
+        move(session, "a", Stage.ACTIVE, Stage.REJECTED)
+        assert live_policy(session, CLUSTER).champion_id == "b"
+        move(session, "b", Stage.REJECTED)
+        assert live_policy(session, CLUSTER).champion_id == CONFIGURED
+
+
+def test_what_becomes_of_another_candidate_leaves_a_challenger_its_time_and_jobs(engine: Engine) -> None:
+    with store_session(engine) as session:
+        make(session, "a", "b")
+        move(session, "a", Stage.SHADOW, Stage.CANARY)
+        move_candidate(session, CLUSTER, "b", Stage.REJECTED, at_seconds=900.0, actor="gate", reason="not passed")
+        assert live_policy(session, CLUSTER).since_seconds == 200.0
+
+
+def test_paused_time_is_counted_where_it_lies_in_the_asked_time(engine: Engine) -> None:
+    with store_session(engine) as session:
+        make(session, "a")
+        for at, paused in ((50.0, True), (150.0, False), (300.0, True), (400.0, False), (900.0, True)):
+            pause_promotion(session, CLUSTER, paused=paused, at_seconds=at, actor="ann")
+        assert paused_seconds(session, CLUSTER, 100.0, 1000.0) == 50.0 + 100.0 + 100.0
+        assert paused_seconds(session, CLUSTER, 150.0, 300.0) == 0.0
 
 
 @pytest.mark.parametrize("stage", [Stage.CANARY, Stage.ACTIVE, Stage.RETIRED, Stage.CANDIDATE])

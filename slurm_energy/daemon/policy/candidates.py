@@ -1,14 +1,19 @@
 """Candidates beside the configured policy: the champion that took its place, and a challenger in shadow or canary.
 
-The recorder says what the row of the live policy says; the files are read in a thread, and what is made of them takes
-over between two answers. Until then, and where a candidate cannot be made, the policy before it answers: no job waits.
+The recorder says what the row of the live policy says. What the row does not name any more stops at once; the files of
+what it names are read in a thread, and what is made of them takes over between two answers. Until then, and where a
+candidate cannot be made, the configured policy answers: no job waits.
 """
 
 import asyncio
 import hashlib
 import logging
+import stat
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -17,7 +22,7 @@ from slurm_energy.daemon.decide import Decided, Decider, Known
 from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import EnergyDecision, Reason
 from slurm_energy.domain.ids import GpuTypeName
-from slurm_energy.domain.promotion import CONFIGURED, Assignment, LivePolicy, ShadowAnswer, Stage
+from slurm_energy.domain.promotion import CONFIGURED, TOO_SLOW, Assignment, LivePolicy, ShadowAnswer, Stage
 from slurm_energy.domain.trials import LearnedClock
 from slurm_energy.errors import CandidateError, SlurmEnergyError
 from slurm_energy.estimation.job_history import JobHistory, NameOf
@@ -30,8 +35,19 @@ from slurm_energy.wire.messages import SubmittedFields
 logger = logging.getLogger(__name__)
 
 ClockTable = Mapping[NameOf, Mapping[GpuTypeName, LearnedClock]]
-MAX_LATE_IN_A_ROW = 3
-"""Answers over the limit, after which a challenger is not asked any more: each holds up the next submission."""
+MAX_LATE_ANSWERS = 5
+"""Over the limit, of the last `_LATE_WINDOW`, after which a challenger is not asked any more: each holds up the next
+submission."""
+_LATE_WINDOW = 40
+READ_SECONDS = 30.0
+"""For the files of a row's candidates: a file server that is away must not hold up the next row."""
+RETRY_SECONDS = 60.0
+"""After which a candidate that could not be made is tried again."""
+_MAX_READERS = 3
+"""That read the same folders: where they hang another one would as well."""
+_MAX_FILES = 100
+"""In a candidate's folder."""
+_Made = tuple["ServedCandidate | None", "ServedCandidate | None", str]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,7 +58,6 @@ class ServedCandidate:
     decider: Decider | None
     """None where it brings no policy of its own: the configured one answers, with its estimates."""
     clocks: ClockTable
-    late_in_a_row: int = 0
 
     def known(self, known: Known) -> Known:
         """Return what is known for a decision with the candidate's estimates behind those of the daemon."""
@@ -103,8 +118,8 @@ class Candidates:
     challenger: ServedCandidate | None = None
     trouble: str = ""
     """Why a candidate of the row does not answer; empty where all do."""
-    _stage: Stage | None = None
-    """Of the challenger that answers."""
+    _late: dict[str, deque[bool]] = field(default_factory=dict)
+    """Whether the last answers of a challenger were late, by its id: a change of the row forgives nothing."""
 
     @property
     def is_idle(self) -> bool:
@@ -117,16 +132,24 @@ class Candidates:
         """Let the candidates of a row answer from now on."""
         self.live, self.trouble = live, trouble
         self.champion, self.challenger = champion, challenger
-        self._stage = None if challenger is None else live.stage
+        self._late = {known: late for known, late in self._late.items() if known == live.challenger_id}
+
+    def follow(self, live: LivePolicy) -> None:
+        """Let those candidates answer on that a new row names, each in its place there, and no other."""
+        ready = {one.candidate_id: one for one in (self.champion, self.challenger) if one is not None}
+        self.take(live, ready.get(live.champion_id), ready.get(live.challenger_id), self.trouble)
 
     def serving(self, user_id: int, now_seconds: float, period_hours: float) -> Serving:
         """Return which policy decides a job of a user now."""
-        challenger = self.challenger
-        if challenger is None or self._stage is None:
+        challenger, stage = self.challenger, self.live.stage
+        if self.live.champion_id and self.champion is None:
+            # The configured policy stands in for the live one: nothing that it decides is a canary's comparison.
+            return Serving(candidate=None, assignment=self._assigned(None, "", Stage.ACTIVE, 1.0))
+        if challenger is None or stage is None:
             if self.champion is None:
                 return Serving(candidate=None, assignment=None)
             return Serving(candidate=self.champion, assignment=self._assigned(self.champion, "", Stage.ACTIVE, 1.0))
-        if self._stage is not Stage.CANARY or challenger.late_in_a_row >= MAX_LATE_IN_A_ROW:
+        if stage is not Stage.CANARY or self._is_too_slow(challenger):
             live = self._assigned(self.champion, challenger.candidate_id, Stage.SHADOW, 1.0)
             return Serving(candidate=self.champion, assignment=live)
         share = self.live.canary_share
@@ -150,7 +173,7 @@ class Candidates:
         )
 
     def note_time(self, serving: Serving, milliseconds: float, limit_milliseconds: float) -> None:
-        """Note how long a decision took: a challenger that is late too often decides no more jobs."""
+        """Note how long a new decision took: a challenger that is late too often decides no more jobs."""
         if serving.candidate is not None and serving.candidate is self.challenger:
             self._note_late(milliseconds > limit_milliseconds)
 
@@ -166,13 +189,16 @@ class Candidates:
     ) -> tuple[bool, ShadowAnswer] | None:
         """Return whether the challenger in shadow would have decided otherwise, and what; None where it is not asked.
 
-        Nothing is applied, and its policy remembers nothing of the job but what it would have learned anyway.
+        Nothing is applied, and its policy remembers nothing of the job but what it would have learned anyway. For one
+        that is too slow, in canary too, the answer is an error: what looks at the evidence rejects it for that.
         """
         challenger = self.challenger
-        if challenger is None or self._stage is not Stage.SHADOW:
+        if challenger is None:
             return None
-        if challenger.late_in_a_row >= MAX_LATE_IN_A_ROW:
-            return True, ShadowAnswer(error="it was too slow and is not asked any more", milliseconds=1e6)
+        if self._is_too_slow(challenger):
+            return True, ShadowAnswer(error=TOO_SLOW, milliseconds=1e6)
+        if self.live.stage is not Stage.SHADOW:
+            return None
         began = time.thread_time()  # a busy host makes no policy slow
         try:
             decider = (challenger.decider or base).without_trace(known.snapshot)
@@ -197,12 +223,16 @@ class Candidates:
         own = [one.decider.policy for one in (self.champion, self.challenger) if one is not None and one.decider]
         return (configured, *own)
 
+    def _is_too_slow(self, challenger: ServedCandidate) -> bool:
+        return sum(self._late.get(challenger.candidate_id, ())) >= MAX_LATE_ANSWERS
+
     def _note_late(self, is_late: bool) -> None:
-        if self.challenger is None:
+        challenger = self.challenger
+        if challenger is None or self._is_too_slow(challenger):
             return
-        self.challenger.late_in_a_row = self.challenger.late_in_a_row + 1 if is_late else 0
-        if self.challenger.late_in_a_row == MAX_LATE_IN_A_ROW:
-            logger.error("candidate too slow, it is not asked any more id=%s", self.challenger.candidate_id)
+        self._late.setdefault(challenger.candidate_id, deque(maxlen=_LATE_WINDOW)).append(is_late)
+        if self._is_too_slow(challenger):
+            logger.error("candidate too slow, it is not asked any more id=%s", challenger.candidate_id)
 
 
 def draws(candidate_id: str, user_id: int, now_seconds: float, period_hours: float) -> float:
@@ -218,44 +248,71 @@ class CandidateSlot:
     def __init__(
         self, candidates: Candidates, config: Callable[[], Config], snapshot: Callable[[], ClusterSnapshot | None]
     ) -> None:
-        """Make none ready yet.
-
-        Args:
-            candidates: Of the daemon's state.
-            config: Returns the configuration in force.
-            snapshot: Returns the cluster as it is known now.
-        """
+        """Make none ready yet; configuration and cluster are asked for when files are read."""
         self._candidates = candidates
         self._config = config
         self._snapshot = snapshot
         self._wanted: LivePolicy | None = None
         self._task: asyncio.Task[None] | None = None
+        self._retry: asyncio.TimerHandle | None = None
+        self._readers: list[tuple[tuple[str, str], threading.Thread]] = []
+        """With the folders that they read: of those that hang only a few are started."""
 
     def use(self, live: LivePolicy) -> None:
-        """Let the candidates of a row answer as soon as they are ready; the ones before answer until then."""
+        """Let the candidates of a row answer as soon as they are ready; what it does not name stops now."""
         self._wanted = live
-        if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._make_ready())
+        self._candidates.follow(live)
+        if self._retry is not None:
+            self._retry.cancel()
+        if self._task is not None:
+            self._task.cancel()
+        self._task = asyncio.get_running_loop().create_task(self._make_ready(live))
 
     def reload(self) -> None:
-        """Make the candidates again of a configuration that has changed."""
+        """Make the candidates again of a configuration that has changed, or of files that could not be read."""
         if self._wanted is not None:
             self.use(self._wanted)
 
-    async def _make_ready(self) -> None:
-        while (live := self._wanted) is not None:
-            config, snapshot = self._config(), self._snapshot()
-            made = await asyncio.to_thread(make_candidates, live, config, snapshot)
-            if live is self._wanted:
-                self._candidates.take(live, *made)
-                logger.info(
-                    "candidates in use champion=%s challenger=%s stage=%s trouble=%s",
-                    live.champion_id or "configured",
-                    live.challenger_id or "none",
-                    None if live.stage is None else live.stage.value,
-                    self._candidates.trouble or "none",
-                )
-                return
+    async def _make_ready(self, live: LivePolicy) -> None:
+        made = await self._made(live) if live.champion_id or live.challenger_id else (None, None, "")
+        self._candidates.take(live, *made)
+        logger.info(
+            "candidates in use champion=%s challenger=%s stage=%s trouble=%s",
+            live.champion_id or "configured",
+            live.challenger_id or "none",
+            None if live.stage is None else live.stage.value,
+            self._candidates.trouble or "none",
+        )
+        if self._candidates.trouble:
+            self._retry = asyncio.get_running_loop().call_later(RETRY_SECONDS, self.reload)
+
+    async def _made(self, live: LivePolicy) -> _Made:
+        """Return what is made of a row's files; what answers already, and why, where they cannot be read in time."""
+        folders = (live.champion_folder, live.challenger_folder)
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[_Made] = loop.create_future()
+
+        def give(made: _Made) -> None:
+            if not done.done():
+                done.set_result(made)
+
+        def read(config: Config, snapshot: ClusterSnapshot | None) -> None:
+            made = make_candidates(live, config, snapshot)
+            with suppress(RuntimeError):  # the daemon has ended
+                loop.call_soon_threadsafe(give, made)
+
+        self._readers = [one for one in self._readers if one[1].is_alive()]
+        if sum(known == folders for known, _ in self._readers) < _MAX_READERS:
+            # No pool: the daemon would wait for its threads when it ends.
+            thread = threading.Thread(target=read, args=(self._config(), self._snapshot()), daemon=True)
+            self._readers.append((folders, thread))
+            thread.start()
+        try:
+            return await asyncio.wait_for(done, READ_SECONDS)
+        except TimeoutError:
+            trouble = f"candidates in {', '.join(filter(None, folders))} are not read within {READ_SECONDS:g} s"
+            logger.error("%s", trouble)
+            return self._candidates.champion, self._candidates.challenger, trouble
 
 
 def make_candidates(
@@ -271,11 +328,11 @@ def make_candidates(
         try:
             made.append(_served(candidate_id, folder, config, snapshot) if candidate_id else None)
         except SlurmEnergyError as error:
-            logger.error("candidate cannot be served, the policy before it answers id=%s error=%s", candidate_id, error)
+            logger.error("candidate cannot be served id=%s error=%s", candidate_id, error)
             troubles.append(str(error))
             made.append(None)
         except Exception as error:
-            logger.exception("candidate cannot be served, the policy before it answers id=%s", candidate_id)
+            logger.exception("candidate cannot be served id=%s", candidate_id)
             troubles.append(f"candidate {candidate_id}: {type(error).__name__}: {error}"[:300])
             made.append(None)
     return made[0], made[1], "; ".join(troubles)
@@ -284,6 +341,7 @@ def make_candidates(
 def _served(candidate_id: str, folder: str, config: Config, snapshot: ClusterSnapshot | None) -> ServedCandidate:
     if not folder:
         raise CandidateError(f"candidate {candidate_id} has no folder in the database")
+    _check_regular(Path(folder))
     candidate = read_candidate(Path(folder))
     if candidate.candidate_id != candidate_id:
         raise CandidateError(f"{folder} holds candidate {candidate.candidate_id}, not {candidate_id}")
@@ -295,6 +353,21 @@ def _served(candidate_id: str, folder: str, config: Config, snapshot: ClusterSna
             for _ in decider.rehearse(snapshot):
                 pass
     return ServedCandidate(candidate_id=candidate_id, decider=decider, clocks=candidate.clocks_by_name())
+
+
+def _check_regular(folder: Path) -> None:
+    """Refuse a folder with a pipe, a device or a link in it: reading one may never end.
+
+    Raises:
+        CandidateError: there is one, or the folder cannot be read.
+    """
+    try:
+        for number, path in enumerate(folder.rglob("*")):
+            mode = path.lstat().st_mode
+            if number >= _MAX_FILES or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                raise CandidateError(f"{folder} holds {path.name}, which is no file of a candidate")
+    except OSError as error:
+        raise CandidateError(f"{folder} cannot be read: {error.strerror or error}") from error
 
 
 def servable_config(candidate_id: str, own: Config, config: Config) -> Config | None:

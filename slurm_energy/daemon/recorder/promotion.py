@@ -14,7 +14,7 @@ from slurm_energy.daemon.recorder.recorder import QUERY_WAIT_SECONDS, Condition,
 from slurm_energy.domain.ids import ClusterName
 from slurm_energy.domain.promotion import LivePolicy
 from slurm_energy.errors import DaemonUnavailable, PolicyError, StoreError
-from slurm_energy.learning.nightly.stages import advance
+from slurm_energy.learning.nightly.stages import next_step, take_step
 from slurm_energy.store.promotion import live_policy
 from slurm_energy.store.session import Engine, run_in_transaction, store_session
 
@@ -55,15 +55,12 @@ class PromotionLoop:
         """
         with store_session(engine, read_only=True) as session:
             live = live_policy(session, self._cluster)
-        if live.challenger_id and self._advance_due.due(time.monotonic()):
-            before = live
-            live = run_in_transaction(
-                engine, lambda session: advance(session, self._cluster, self._config, time.time())
-            )
+        if self._advance_due.due(time.monotonic()):
+            before, live = live, self._advanced(engine, live)
             if live.generation != before.generation:
                 logger.info(
                     "candidate moved id=%s from=%s champion=%s challenger=%s",
-                    before.challenger_id,
+                    before.challenger_id or live.challenger_id,
                     None if before.stage is None else before.stage.value,
                     live.champion_id or "configured",
                     live.challenger_id or "none",
@@ -71,3 +68,12 @@ class PromotionLoop:
         if live != self._sent:
             self._send_frame(LivePolicies(live=live))
             self._sent = live
+
+    def _advanced(self, engine: Engine, live: LivePolicy) -> LivePolicy:
+        """Return who decides after a look at the evidence; other writers wait only where something is moved."""
+        now = time.time()
+        with store_session(engine, read_only=True) as session:
+            step = next_step(session, self._cluster, self._config, now)
+        if not step.moves:
+            return live
+        return run_in_transaction(engine, lambda session: take_step(session, self._cluster, self._config, step, now))

@@ -17,7 +17,9 @@ from slurm_energy.learning.nightly.sequential import CanaryReport
 from slurm_energy.learning.nightly.stages import APPROVE, GATE, RATE, REJECT, canary_report, shadow_evidence
 from slurm_energy.policy.candidate import candidates_folder, read_candidate
 from slurm_energy.store.promotion import (
+    candidate_folder,
     candidate_rows,
+    earlier_champions,
     find_candidate,
     live_policy,
     move_candidate,
@@ -158,6 +160,8 @@ class CandidateDesk:
     def roll_back(self, candidate_id: str, actor: str, comment: str) -> LivePolicy:
         """Take a candidate back, whatever its stage; return which policies decide from now on.
 
+        In place of the champion the one before it decides again; one whose files cannot be used is passed over.
+
         Args:
             candidate_id: Empty for the challenger, else the champion.
             actor: Who does it.
@@ -172,15 +176,7 @@ class CandidateDesk:
             chosen = candidate_id or live.challenger_id or live.champion_id
             if not chosen:
                 raise PolicyError("the configured policy alone decides: there is nothing to take back")
-            return move_candidate(
-                session,
-                self._cluster,
-                chosen,
-                Stage.REJECTED,
-                at_seconds=time.time(),
-                actor=actor,
-                reason=comment or "taken back by hand",
-            )
+            return self._taken_back(session, chosen, actor, comment or "taken back by hand")
 
         return run_in_transaction(self._engine, step)
 
@@ -219,16 +215,8 @@ class CandidateDesk:
                 evidence=evidence,
             )
             stage = stage_of(session, self._cluster, candidate_id)
-            if word == REJECT and stage in (Stage.CANDIDATE, Stage.SHADOW, Stage.CANARY, Stage.ACTIVE):
-                move_candidate(
-                    session,
-                    self._cluster,
-                    candidate_id,
-                    Stage.REJECTED,
-                    at_seconds=time.time(),
-                    actor=actor,
-                    reason=comment or "rejected by hand",
-                )
+            if word == REJECT and stage in (Stage.CANDIDATE, Stage.SHADOW, Stage.CANARY, Stage.ACTIVE, Stage.RETIRED):
+                self._taken_back(session, candidate_id, actor, comment or "rejected by hand")
 
         run_in_transaction(self._engine, step)
 
@@ -236,22 +224,55 @@ class CandidateDesk:
         """Pack folders of candidates away; without ids those beyond `nightly.keep`. Return the packed files.
 
         Raises:
-            PolicyError: one decides jobs, or is not known.
+            PolicyError: one decides jobs or would after a rollback, or is not known.
             CandidateError: a folder cannot be packed.
         """
         with store_session(self._engine, read_only=True) as session:
             live = live_policy(session, self._cluster)
             in_use = {live.champion_id, live.challenger_id}
+            needed = set(earlier_champions(session, self._cluster, live.champion_id))
             rows = candidate_rows(session, self._cluster)
             if candidate_ids:
                 rows = [find_candidate(session, self._cluster, one) for one in candidate_ids]
                 busy = [row.candidate_id for row in rows if row.candidate_id in in_use]
                 if busy:
                     raise PolicyError(f"candidate {busy[0]} decides jobs: take it back first with policy rollback")
+                kept = [row.candidate_id for row in rows if row.candidate_id in needed]
+                if kept:
+                    raise PolicyError(
+                        f"candidate {kept[0]} decides again after a rollback of {live.champion_id}: reject it first "
+                        f"with: slurm-energy policy reject {kept[0]}"
+                    )
             else:
-                rows = [row for row in rows[self._config.nightly.keep :] if row.candidate_id not in in_use]
+                rows = [row for row in rows[self._config.nightly.keep :] if row.candidate_id not in in_use | needed]
             folders = [Path(row.folder) for row in rows]
         return [_packed(folder, candidates_folder(self._config)) for folder in folders if folder.is_dir()]
+
+    def _taken_back(self, session: Session, candidate_id: str, actor: str, reason: str) -> LivePolicy:
+        is_champion = live_policy(session, self._cluster).champion_id == candidate_id
+        unusable = self._unusable(session, candidate_id) if is_champion else {}
+        return move_candidate(
+            session,
+            self._cluster,
+            candidate_id,
+            Stage.REJECTED,
+            at_seconds=time.time(),
+            actor=actor,
+            reason="; ".join((reason, *unusable.values())),
+            unusable=unusable.keys(),
+        )
+
+    def _unusable(self, session: Session, champion_id: str) -> dict[str, str]:
+        """Return the champions before this one whose files cannot be used, with why."""
+        found: dict[str, str] = {}
+        for one in earlier_champions(session, self._cluster, champion_id):
+            try:
+                read_candidate(Path(candidate_folder(session, one)))
+            except CandidateError as error:
+                found[one] = f"{one} is passed over: {error}"
+            else:
+                break
+        return found
 
     def _line(self, session: Session, candidate_id: str) -> CandidateLine:
         row = find_candidate(session, self._cluster, candidate_id)

@@ -1,10 +1,15 @@
 """How a challenger gets on by itself: from shadow to canary to active, or back, on what its jobs showed."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
 from slurm_energy.config import Config
 from slurm_energy.domain.ids import ClusterName
-from slurm_energy.domain.promotion import LivePolicy, Stage
+from slurm_energy.domain.promotion import LivePolicy, PolicyEvent, Stage
 from slurm_energy.learning.nightly.sequential import CanaryOutcome, CanaryReport, CanaryVerdict, report_of
-from slurm_energy.store.promotion import live_policy, move_candidate, policy_events
+from slurm_energy.policy.candidate import ESTIMATES_FILE
+from slurm_energy.store.promotion import candidate_rows, live_policy, move_candidate, paused_seconds, policy_events
 from slurm_energy.store.promotion.outcomes import ShadowCounts, canary_jobs, shadow_counts
 from slurm_energy.store.session import Session
 
@@ -20,23 +25,103 @@ MAX_ERROR_SHARE = 0.01
 MAX_LATE_SHARE = 0.05
 
 
+_MAX_LOOKED_AT = 30
+"""Of the newest candidates, when the place of the challenger is free."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """One step of one candidate, with why."""
+
+    candidate_id: str
+    after: Stage
+    reason: str
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What the evidence of one moment asks for."""
+
+    generation: int
+    """Of the row that was read: when it has changed since, nothing is moved."""
+    moves: tuple[Move, ...]
+
+
 def advance(session: Session, cluster: ClusterName, config: Config, now_seconds: float) -> LivePolicy:
-    """Move the challenger if its evidence says so; return which policies decide from now on.
+    """Move the challenger if its evidence says so; return which policies decide from now on."""
+    return take_step(session, cluster, config, next_step(session, cluster, config, now_seconds), now_seconds)
+
+
+def next_step(session: Session, cluster: ClusterName, config: Config, now_seconds: float) -> Step:
+    """Return what the evidence asks for; nothing is written, so that a long look at many jobs holds nobody up.
 
     What is worse is taken back also while promotion is paused or a person is waited for; what is not clear stays, up
-    to a maximum of time; without data nothing ever gets on.
+    to a maximum of time; without data nothing ever gets on. Where the place of the challenger is free, the newest
+    candidate that may goes into shadow.
     """
     live = live_policy(session, cluster)
+    moves: tuple[Move, ...] = ()
     if not live.challenger_id or live.stage is None:
-        return live
-    if live.stage is Stage.SHADOW:
-        _after_shadow(session, cluster, config, live, now_seconds)
+        moves = _into_free_place(session, cluster, config, live)
+    elif live.stage is Stage.SHADOW:
+        moves = _after_shadow(session, cluster, config, live, now_seconds)
     elif live.stage is Stage.CANARY:
-        _after_canary(session, cluster, config, live, now_seconds)
-    return live_policy(session, cluster)
+        moves = _after_canary(session, cluster, config, live, now_seconds)
+    return Step(generation=live.generation, moves=moves)
 
 
-def _after_shadow(session: Session, cluster: ClusterName, config: Config, live: LivePolicy, now_seconds: float) -> None:
+def take_step(session: Session, cluster: ClusterName, config: Config, step: Step, now_seconds: float) -> LivePolicy:
+    """Move candidates as a step says, if nobody has moved one since it was worked out; return who decides now."""
+    live = live_policy(session, cluster)
+    if live.generation != step.generation:
+        return live
+    for move in step.moves:
+        live = move_candidate(
+            session,
+            cluster,
+            move.candidate_id,
+            move.after,
+            at_seconds=now_seconds,
+            actor=ACTOR,
+            reason=move.reason,
+            evidence=move.evidence,
+            canary_share=config.nightly.canary_share,
+        )
+    return live
+
+
+def _into_free_place(session: Session, cluster: ClusterName, config: Config, live: LivePolicy) -> tuple[Move, ...]:
+    waiting = None if live.paused or config.nightly.promote == "off" else _waiting(session, cluster)
+    if waiting is None:
+        return ()
+    return (Move(candidate_id=waiting, after=Stage.SHADOW, reason="the place of the challenger is free"),)
+
+
+def _waiting(session: Session, cluster: ClusterName) -> str | None:
+    """Return the newest candidate that may go into shadow, if none that was made after it has been there."""
+    for row in candidate_rows(session, cluster)[:_MAX_LOOKED_AT]:
+        events = policy_events(session, cluster, row.candidate_id)
+        if any(event.after is Stage.SHADOW for event in events):
+            return None
+        if events and events[-1].after is Stage.CANDIDATE and _may_go_into_shadow(row.document, events):
+            return row.candidate_id
+    return None
+
+
+def _may_go_into_shadow(document: Mapping[str, Any], events: Sequence[PolicyEvent]) -> bool:
+    """Return whether the gate was passed, or has nothing to judge, or a person has approved."""
+    if _last_word(events) is not None:
+        return _last_word(events) == APPROVE
+    sheet = next((event.evidence for event in reversed(events) if event.reason == GATE), None)
+    if sheet is None:
+        return list(document.get("parts", ())) == [ESTIMATES_FILE]
+    return sheet.get("passed") is True and not sheet.get("needs_person")
+
+
+def _after_shadow(
+    session: Session, cluster: ClusterName, config: Config, live: LivePolicy, now_seconds: float
+) -> tuple[Move, ...]:
     counts = shadow_evidence(session, cluster, config, live)
     evidence = {
         "decisions": counts.decisions,
@@ -44,7 +129,7 @@ def _after_shadow(session: Session, cluster: ClusterName, config: Config, live: 
         "errors": counts.errors,
         "late": counts.late,
     }
-    after, reason = None, ""
+    after, reason, following = None, "", None
     if counts.decisions >= MIN_SHADOW_ANSWERS and counts.errors > MAX_ERROR_SHARE * counts.decisions:
         after, reason = Stage.REJECTED, f"{counts.errors} of {counts.decisions} answers in shadow are none"
     elif counts.decisions >= MIN_SHADOW_ANSWERS and counts.late > MAX_LATE_SHARE * counts.decisions:
@@ -55,42 +140,36 @@ def _after_shadow(session: Session, cluster: ClusterName, config: Config, live: 
     elif counts.decisions >= config.nightly.shadow_decisions and _may_get_on(session, cluster, config, live):
         after = Stage.CANARY
         reason = f"changes {counts.differing} of {counts.decisions} decisions in shadow, without an error"
-    elif _is_over(config, live, now_seconds):
+    elif _is_over(session, cluster, config, live, now_seconds):
         after, reason = Stage.REJECTED, f"{counts.decisions} decisions in shadow within {_days(config)}: given up"
-    if after is not None:
-        move_candidate(
-            session,
-            cluster,
-            live.challenger_id,
-            after,
-            at_seconds=now_seconds,
-            actor=ACTOR,
-            reason=reason,
-            evidence=evidence,
-            canary_share=config.nightly.canary_share,
-        )
+    elif counts.decisions >= config.nightly.shadow_decisions and config.nightly.promote == "approved":
+        following = None if live.paused else _waiting(session, cluster)
+        if following is not None:
+            after, reason = Stage.REJECTED, f"was not approved before {following} was ready"
+    if after is None:
+        return ()
+    own = Move(candidate_id=live.challenger_id, after=after, reason=reason, evidence=evidence)
+    if following is None:
+        return (own,)
+    return own, Move(candidate_id=following, after=Stage.SHADOW, reason=f"newer than {live.challenger_id}")
 
 
-def _after_canary(session: Session, cluster: ClusterName, config: Config, live: LivePolicy, now_seconds: float) -> None:
+def _after_canary(
+    session: Session, cluster: ClusterName, config: Config, live: LivePolicy, now_seconds: float
+) -> tuple[Move, ...]:
     report = canary_report(session, cluster, config, live)
     after, reason = None, ""
-    if report.verdict is CanaryVerdict.WORSE:
+    if shadow_evidence(session, cluster, config, live).not_asked:
+        after, reason = Stage.REJECTED, "too slow: it is not asked any more"
+    elif report.verdict is CanaryVerdict.WORSE:
         after, reason = Stage.REJECTED, f"worse than the live policy: {report.reason}"
     elif report.verdict is CanaryVerdict.BETTER and _may_get_on(session, cluster, config, live):
         after, reason = Stage.ACTIVE, f"better than the live policy: {report.reason}"
-    elif _is_over(config, live, now_seconds):
+    elif _is_over(session, cluster, config, live, now_seconds):
         after, reason = Stage.REJECTED, f"no clear difference within {_days(config)}: {report.reason}"
-    if after is not None:
-        move_candidate(
-            session,
-            cluster,
-            live.challenger_id,
-            after,
-            at_seconds=now_seconds,
-            actor=ACTOR,
-            reason=reason,
-            evidence=report.document(),
-        )
+    if after is None:
+        return ()
+    return (Move(candidate_id=live.challenger_id, after=after, reason=reason, evidence=report.document()),)
 
 
 def shadow_evidence(session: Session, cluster: ClusterName, config: Config, live: LivePolicy) -> ShadowCounts:
@@ -108,21 +187,24 @@ def canary_report(session: Session, cluster: ClusterName, config: Config, live: 
             is_challenger=job.is_challenger,
             energy=job.energy_log,
             seconds=job.seconds_log,
+            turnaround=job.turnaround_log,
             timed_out=job.timed_out,
             guard_changed=job.guard_changed,
             late=job.milliseconds > late,
             completed=job.completed,
         )
-        for job in canary_jobs(session, cluster, live.challenger_id, live.since_seconds)
+        for job in canary_jobs(session, cluster, live.challenger_id, live.champion_id, live.since_seconds)
     )
     return report_of(outcomes, max_slowdown=config.policy.max_slowdown)
 
 
 def is_approved(session: Session, cluster: ClusterName, candidate_id: str) -> bool:
     """Return whether a person's last word on a candidate is an approval."""
-    words = [event.reason for event in policy_events(session, cluster, candidate_id)]
-    said = [word for word in words if word in (APPROVE, REJECT)]
-    return bool(said) and said[-1] == APPROVE
+    return _last_word(policy_events(session, cluster, candidate_id)) == APPROVE
+
+
+def _last_word(events: Sequence[PolicyEvent]) -> str | None:
+    return next((event.reason for event in reversed(events) if event.reason in (APPROVE, REJECT)), None)
 
 
 def _may_get_on(session: Session, cluster: ClusterName, config: Config, live: LivePolicy) -> bool:
@@ -131,8 +213,13 @@ def _may_get_on(session: Session, cluster: ClusterName, config: Config, live: Li
     return config.nightly.promote == "automatic" or is_approved(session, cluster, live.challenger_id)
 
 
-def _is_over(config: Config, live: LivePolicy, now_seconds: float) -> bool:
-    return not live.paused and now_seconds - live.since_seconds > config.nightly.max_stage_days * 86_400.0
+def _is_over(session: Session, cluster: ClusterName, config: Config, live: LivePolicy, now_seconds: float) -> bool:
+    """Return whether a challenger had all its time; while promotion is paused none passes."""
+    seconds = now_seconds - live.since_seconds
+    if live.paused or seconds <= config.nightly.max_stage_days * 86_400.0:
+        return False
+    paused = paused_seconds(session, cluster, live.since_seconds, now_seconds)
+    return seconds - paused > config.nightly.max_stage_days * 86_400.0
 
 
 def _days(config: Config) -> str:

@@ -5,7 +5,7 @@ the state before or the one after, never half of one.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import select, update
@@ -30,6 +30,8 @@ from slurm_energy.store.promotion.tables import (
 )
 from slurm_energy.store.tables import insert_if_absent
 
+PAUSED, RESUMED = "promotion paused", "promotion resumed"
+"""Reasons of the events that say so."""
 _NOT_A_CANDIDATE = "list the candidates with: slurm-energy policy list"
 
 
@@ -145,8 +147,21 @@ def move_candidate(  # noqa: PLR0913  # each is a column of the history
     reason: str,
     evidence: Mapping[str, Any] | None = None,
     canary_share: float = 0.0,
+    unusable: Collection[str] = (),
 ) -> LivePolicy:
     """Bring a candidate to its next stage; return which policies decide from now on.
+
+    Args:
+        session: Of one transaction.
+        cluster: Whose candidate it is.
+        candidate_id: The candidate.
+        after: Its next stage.
+        at_seconds: Now.
+        actor: Who does it.
+        reason: Why.
+        evidence: What it rests on.
+        canary_share: Of the users, for the stage `canary`.
+        unusable: Candidates that do not become active again in place of one that is taken back.
 
     Raises:
         PolicyError: the stage does not follow on its present one, or another candidate is in shadow or canary.
@@ -164,48 +179,35 @@ def move_candidate(  # noqa: PLR0913  # each is a column of the history
             f"candidate {live.challenger_id} is in stage {live.stage.value if live.stage else '?'}: one at a time; "
             f"wait, or stop it with: slurm-energy policy rollback {live.challenger_id}"
         )
+
+    def note(other: str, its_before: Stage, its_after: Stage, why: str) -> None:
+        _add_event(session, cluster, other, its_before, its_after, at_seconds, actor, why, {})
+
     champion, challenger, stage, share = live.champion_id, live.challenger_id, live.stage, live.canary_share
     if after in (Stage.SHADOW, Stage.CANARY):
         challenger, stage, share = candidate_id, after, canary_share if after is Stage.CANARY else 0.0
     elif after is Stage.ACTIVE:
         if champion and champion != candidate_id:
-            _add_event(
-                session,
-                cluster,
-                champion,
-                Stage.ACTIVE,
-                Stage.RETIRED,
-                at_seconds,
-                actor,
-                f"{candidate_id} is active",
-                {},
-            )
+            note(champion, Stage.ACTIVE, Stage.RETIRED, f"{candidate_id} is active")
         champion = candidate_id
         challenger, stage, share = ("", None, 0.0) if challenger == candidate_id else (challenger, stage, share)
     elif challenger == candidate_id:
         challenger, stage, share = "", None, 0.0
     elif champion == candidate_id:
-        champion = _parent_in_service(session, cluster, candidate_id)
+        able = (one for one in earlier_champions(session, cluster, candidate_id) if one not in unusable)
+        champion = next(able, CONFIGURED)
         if champion:
-            _add_event(
-                session,
-                cluster,
-                champion,
-                Stage.RETIRED,
-                Stage.ACTIVE,
-                at_seconds,
-                actor,
-                f"{candidate_id} was taken back",
-                {},
-            )
+            note(champion, Stage.RETIRED, Stage.ACTIVE, f"{candidate_id} was taken back")
     _add_event(session, cluster, candidate_id, before, after, at_seconds, actor, reason, evidence or {})
+    is_same = (champion, challenger, stage) == (live.champion_id, live.challenger_id, live.stage)
     changed = LivePolicy(
         champion_id=champion,
         challenger_id=challenger,
         stage=stage,
         canary_share=share,
         paused=live.paused,
-        since_seconds=at_seconds,
+        # What becomes of another candidate does not begin a challenger's time again, and keeps its jobs.
+        since_seconds=live.since_seconds if is_same else at_seconds,
         generation=live.generation,
     )
     _put_live(session, cluster, changed)
@@ -219,7 +221,7 @@ def pause_promotion(session: Session, cluster: ClusterName, *, paused: bool, at_
         return False
     candidate_id = live.challenger_id or live.champion_id
     stage = stage_of(session, cluster, candidate_id)
-    words = "promotion paused" if paused else "promotion resumed"
+    words = PAUSED if paused else RESUMED
     _add_event(session, cluster, candidate_id, stage, stage, at_seconds, actor, words, {"paused": paused})
     _put_live(
         session,
@@ -235,6 +237,23 @@ def pause_promotion(session: Session, cluster: ClusterName, *, paused: bool, at_
         ),
     )
     return True
+
+
+def paused_seconds(session: Session, cluster: ClusterName, since_seconds: float, until_seconds: float) -> float:
+    """Return for how long promotion was paused in a time."""
+    query = (
+        select(PolicyEventRow.at_seconds, PolicyEventRow.reason)
+        .where(PolicyEventRow.cluster == cluster, PolicyEventRow.reason.in_((PAUSED, RESUMED)))
+        .order_by(PolicyEventRow.row_id)
+    )
+    whole, began = 0.0, None
+    for at_seconds, reason in [*session.execute(query), (until_seconds, RESUMED)]:
+        at = min(max(at_seconds, since_seconds), until_seconds)
+        if reason == PAUSED:
+            began = at if began is None else began
+        elif began is not None:
+            whole, began = whole + max(0.0, at - began), None
+    return whole
 
 
 def note_on_candidate(  # noqa: PLR0913  # each is a column of the history
@@ -287,22 +306,30 @@ def assignment_of(session: Session, decision_id: str) -> PolicyAssignmentRow | N
     return session.get(PolicyAssignmentRow, decision_id)
 
 
-def _parent_in_service(session: Session, cluster: ClusterName, candidate_id: str) -> str:
-    """Return the champion before a candidate became it: the last one that was retired for it."""
-    query = (
-        select(PolicyEventRow.candidate_id)
-        .where(
-            PolicyEventRow.cluster == cluster,
-            PolicyEventRow.stage_after == Stage.RETIRED.value,
-            PolicyEventRow.reason == f"{candidate_id} is active",
+def earlier_champions(session: Session, cluster: ClusterName, candidate_id: str) -> Iterator[str]:
+    """Yield the retired candidates that are active again when a champion is taken back: the one before it, and so on.
+
+    One that was itself taken back since is passed over.
+    """
+    seen = {candidate_id}
+    while True:
+        query = (
+            select(PolicyEventRow.candidate_id)
+            .where(
+                PolicyEventRow.cluster == cluster,
+                PolicyEventRow.stage_after == Stage.RETIRED.value,
+                PolicyEventRow.reason == f"{candidate_id} is active",
+            )
+            .order_by(PolicyEventRow.row_id.desc())
+            .limit(1)
         )
-        .order_by(PolicyEventRow.row_id.desc())
-        .limit(1)
-    )
-    found = session.scalar(query)
-    if found and stage_of(session, cluster, found) is Stage.RETIRED:
-        return found
-    return CONFIGURED
+        found = session.scalar(query)
+        if not found or found in seen:
+            return
+        seen.add(found)
+        if stage_of(session, cluster, found) is Stage.RETIRED:
+            yield found
+        candidate_id = found
 
 
 def _add_event(  # noqa: PLR0913, PLR0917  # each is a column

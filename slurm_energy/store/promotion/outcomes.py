@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from slurm_energy.domain.decision import Reason
 from slurm_energy.domain.ids import ClusterName
-from slurm_energy.domain.promotion import Stage
+from slurm_energy.domain.promotion import TOO_SLOW, Stage
 from slurm_energy.estimation.job_groups import job_group
 from slurm_energy.store.past_runs import HISTORY_DAYS, is_sound_reading
 from slurm_energy.store.promotion.tables import PolicyAssignmentRow
@@ -30,7 +30,8 @@ GUARD_REASONS = (
 MAX_RUNS = 100_000
 _MIN_BASE_RUNS = 2
 """Earlier runs of a name, to say what is usual for it."""
-_Key = tuple[int, str, str | None, int | None]
+_Key = tuple[int, str]
+"""User and name, and nothing that a policy chooses: GPU type and count are what the policies differ in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +40,11 @@ class ShadowCounts:
 
     decisions: int
     differing: int
+    """Of the answers without an error."""
     errors: int
     late: int
+    not_asked: int = 0
+    """Answers that it was too slow to be asked for; also in canary."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +54,12 @@ class CanaryJob:
     user_id: int
     is_challenger: bool
     energy_log: float | None
-    """ln of its joules over the median of the name's earlier runs; None where one of them is not known."""
+    """ln of its joules per GPU asked for, over the median of the name's earlier runs on any GPUs; None where one of
+    them is not known."""
     seconds_log: float | None
+    """The same of its run time."""
+    turnaround_log: float | None
+    """The same of the time from its submission to its end."""
     completed: bool
     timed_out: bool
     guard_changed: bool
@@ -69,40 +77,46 @@ def shadow_counts(
         PolicyAssignmentRow.decided_at_seconds >= since_seconds,
         PolicyAssignmentRow.differs.is_not(None),
     )
-    decisions = differing = errors = late = 0
+    decisions = differing = errors = late = not_asked = 0
     for differs, shadow in session.execute(query.limit(MAX_RUNS)):
         decisions += 1
-        differing += bool(differs)
         answer: Mapping[str, Any] = shadow or {}
+        differing += bool(differs) and not answer.get("error")
         errors += bool(answer.get("error"))
+        not_asked += answer.get("error") == TOO_SLOW
         late += float(answer.get("milliseconds", 0.0)) > late_milliseconds
-    return ShadowCounts(decisions=decisions, differing=differing, errors=errors, late=late)
+    return ShadowCounts(decisions=decisions, differing=differing, errors=errors, late=late, not_asked=not_asked)
 
 
 def canary_jobs(
-    session: Session, cluster: ClusterName, challenger_id: str, since_seconds: float
+    session: Session, cluster: ClusterName, challenger_id: str, champion_id: str, since_seconds: float
 ) -> Iterator[CanaryJob]:
-    """Yield the ended jobs that were decided since then, under either policy."""
+    """Yield the ended jobs that were decided since then by the challenger, or by the live policy beside it.
+
+    A job that another policy decided, because the live one could not be read, is of neither.
+    """
     decided = [
         PolicyAssignmentRow.cluster == cluster,
         PolicyAssignmentRow.challenger_id == challenger_id,
+        PolicyAssignmentRow.candidate_id.in_((challenger_id, champion_id)),
         PolicyAssignmentRow.stage == Stage.CANARY.value,
         PolicyAssignmentRow.decided_at_seconds >= since_seconds,
     ]
     rows = list(_runs(session, cluster, since_seconds, decided))
-    names = {(row["user_id"], row["name"]) for row in rows}
-    if not names:
+    if not rows:
         return
-    base = _usual(session, cluster, since_seconds, sorted({user for user, _ in names}))
+    base = _usual(session, cluster, since_seconds, sorted({row["user_id"] for row in rows}))
     for row in rows:
-        usual_energy, usual_seconds = base.get(_key(row), (None, None))
+        usual = base.get(_key(row), {})
+        logs = {name: value - usual[name] for name, value in _logs(row).items() if name in usual}
         completed = row["state"] == "COMPLETED"
         reasons = set((row["reasons"] or "").split(","))
         yield CanaryJob(
             user_id=row["user_id"],
             is_challenger=row["candidate_id"] == challenger_id,
-            energy_log=_log_over(row["joules"], usual_energy) if completed and row["is_sound"] else None,
-            seconds_log=_log_over(row["seconds"], usual_seconds) if completed else None,
+            energy_log=logs.get("joules") if completed else None,
+            seconds_log=logs.get("seconds") if completed else None,
+            turnaround_log=logs.get("turnaround") if completed else None,
             completed=completed,
             timed_out=row["state"] == "TIMEOUT",
             guard_changed=any(reason.value in reasons for reason in GUARD_REASONS),
@@ -110,20 +124,30 @@ def canary_jobs(
         )
 
 
-def _log_over(value: float | None, usual: float | None) -> float | None:
-    return None if value is None or usual is None or value <= 0.0 else log(value) - usual
+def _logs(row: Mapping[str, Any]) -> dict[str, float]:
+    """Return the logarithms of what a run took, as far as they are known; joules for each GPU that was asked for."""
+    values = {"seconds": row["seconds"], "turnaround": row["turnaround"]}
+    if row["is_sound"] and row["joules"]:
+        values["joules"] = row["joules"] / _asked_gpus(row)
+    return {name: log(value) for name, value in values.items() if value and value > 0.0}
+
+
+def _asked_gpus(row: Mapping[str, Any]) -> int:
+    """Return how many GPUs the user asked for: how many the job got may be the policy's choice."""
+    request: Mapping[str, Any] = row["changed_request"] or {}
+    asked = sum(int(demand.get("count", 0)) for demand in request.get("gpus") or ())
+    return asked or int(row["gpus"])
 
 
 def _key(row: Mapping[str, Any]) -> _Key:
-    return row["user_id"], job_group(row["name"], row["script_key"]), row["gpu_type"], row["gpus"]
+    return row["user_id"], job_group(row["name"], row["script_key"])
 
 
 def _usual(
     session: Session, cluster: ClusterName, before_seconds: float, users: Sequence[int]
-) -> dict[_Key, tuple[float | None, float | None]]:
-    """Return the median logarithms of joules and seconds of the names' earlier runs."""
-    energies: dict[_Key, list[float]] = defaultdict(list)
-    times: dict[_Key, list[float]] = defaultdict(list)
+) -> dict[_Key, dict[str, float]]:
+    """Return the medians of the logarithms of the names' earlier runs."""
+    found: dict[_Key, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for begin in range(0, len(users), 200):
         terms = [
             JobRow.ended_at_seconds < before_seconds,
@@ -132,16 +156,11 @@ def _usual(
         ]
         since = before_seconds - HISTORY_DAYS * 86_400.0
         for row in _runs(session, cluster, since, terms):
-            if row["seconds"] and row["seconds"] > 0.0:
-                times[_key(row)].append(log(row["seconds"]))
-            if row["is_sound"] and row["joules"] and row["joules"] > 0.0:
-                energies[_key(row)].append(log(row["joules"]))
+            for name, value in _logs(row).items():
+                found[_key(row)][name].append(value)
     return {
-        key: (
-            median(energies[key]) if len(energies[key]) >= _MIN_BASE_RUNS else None,
-            median(values) if len(values) >= _MIN_BASE_RUNS else None,
-        )
-        for key, values in times.items()
+        key: {name: median(values) for name, values in logs.items() if len(values) >= _MIN_BASE_RUNS}
+        for key, logs in found.items()
     }
 
 
@@ -151,18 +170,18 @@ def _runs(
     """Yield one row for each ended job: who, what it took, and how it was decided."""
     reading, attempt = GpuEnergyRow, JobAttemptRow
     run = attempt.ended_at_seconds - attempt.started_at_seconds - attempt.suspended_seconds
-    same_type = func.min(reading.gpu_type) == func.max(reading.gpu_type)
     columns: list[ColumnElement[Any]] = [
         JobRow.user_id.label("user_id"),
         JobRow.name.label("name"),
         DecisionRow.script_key.label("script_key"),
         JobRow.state.label("state"),
-        case((same_type, func.min(reading.gpu_type)), else_=null()).label("gpu_type"),
         JobRow.gpu_count.label("gpus"),
         # The nodes' own times where they reported: Slurm's are whole seconds.
         func.coalesce(func.max(NodeEnergyRow.ended_at_seconds - NodeEnergyRow.started_at_seconds), run).label(
             "seconds"
         ),
+        (JobRow.ended_at_seconds - JobRow.submitted_at_seconds).label("turnaround"),
+        case((DecisionRow.gpus.is_not(None), DecisionRow.request), else_=null()).label("changed_request"),
         func.sum(reading.joules).label("joules"),
         case(
             (
@@ -200,8 +219,7 @@ def _runs(
         )
         .group_by(
             JobRow.row_id,
-            DecisionRow.script_key,
-            DecisionRow.reasons,
+            DecisionRow.decision_id,
             attempt.ended_at_seconds,
             attempt.started_at_seconds,
             attempt.suspended_seconds,

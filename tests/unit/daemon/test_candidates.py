@@ -1,6 +1,8 @@
 """Candidates in the answering process: in shadow nothing is applied, in canary a user's jobs go one way for a while."""
 
 import asyncio
+import os
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,7 +17,7 @@ from slurm_energy.config import Config, PolicyConfig
 from slurm_energy.daemon.decide import Decider, create_decider
 from slurm_energy.daemon.doors.callers import Peer
 from slurm_energy.daemon.policy.candidates import (
-    MAX_LATE_IN_A_ROW,
+    MAX_LATE_ANSWERS,
     Candidates,
     CandidateSlot,
     ServedCandidate,
@@ -27,7 +29,7 @@ from slurm_energy.daemon.recorder.journal import JournalReader, JournalWriter
 from slurm_energy.daemon.state import DaemonState
 from slurm_energy.daemon.verbs import LocalVerbs
 from slurm_energy.domain.decision import PolicyAnswer
-from slurm_energy.domain.promotion import LivePolicy, Stage
+from slurm_energy.domain.promotion import TOO_SLOW, LivePolicy, Stage
 from slurm_energy.domain.trials import LearnedClock
 from slurm_energy.policy.base import Case
 from slurm_energy.policy.candidate import CandidatePolicy, NameClocks, SiteEstimates, write_candidate
@@ -94,6 +96,8 @@ class Desk:
         decider = None if policy is None else Decider(policy, Guard(self.state.config))
         one = ServedCandidate(candidate_id="c1", decider=decider, clocks=clocks or {})
         live = LivePolicy(challenger_id="c1", stage=stage, canary_share=share)
+        if champion:
+            live = LivePolicy(champion_id="c1")
         self.state.candidates.take(live, one if champion else None, None if champion else one, "")
 
     def submit(self, user: int = 1000, name: str = "train") -> DecisionEntryLine:
@@ -148,11 +152,60 @@ def test_a_policy_that_fails_in_shadow_is_an_error_and_the_job_has_its_decision(
 def test_a_slow_policy_in_shadow_is_soon_not_asked_any_more(desk: Desk) -> None:
     slow = Lower(seconds=0.03)
     desk.use(Stage.SHADOW, slow)
-    entries = [desk.submit(name=f"job{number}") for number in range(MAX_LATE_IN_A_ROW + 3)]
-    assert slow.asked == MAX_LATE_IN_A_ROW
+    entries = [desk.submit(name=f"job{number}") for number in range(MAX_LATE_ANSWERS + 3)]
+    assert slow.asked == MAX_LATE_ANSWERS
     assert entries[-1].assignment is not None
     assert entries[-1].assignment.shadow is not None
     assert "too slow" in entries[-1].assignment.shadow.error
+
+
+def test_a_slow_policy_in_canary_decides_no_more_whatever_it_answered_between(desk: Desk) -> None:
+    slow = Lower(seconds=0.03)
+    desk.use(Stage.CANARY, slow, share=1.0)
+    for number in range(MAX_LATE_ANSWERS):
+        slow.seconds = 0.03
+        desk.submit(name=f"slow{number}")
+        slow.seconds = 0.0
+        desk.submit(name=f"quick{number}")
+    # A row that changes makes the candidate again, and forgives nothing.
+    desk.use(Stage.CANARY, slow, share=1.0)
+    asked = slow.asked
+    entry = desk.submit(name="last")
+    assert slow.asked == asked
+    assert entry.assignment is not None
+    assert (entry.assignment.candidate_id, entry.assignment.stage) == ("", Stage.SHADOW)
+    assert entry.assignment.shadow is not None
+    assert entry.assignment.shadow.error == TOO_SLOW
+
+
+def test_an_answer_given_again_says_nothing_of_a_policys_speed(desk: Desk) -> None:
+    slow = Lower(seconds=0.03)
+    desk.use(Stage.CANARY, slow, share=1.0)
+    for number in range(MAX_LATE_ANSWERS - 1):
+        desk.submit(name=f"job{number}")
+    slow.seconds = 0.0
+    for number in range(60):
+        ids = {"decision_id": f"{number:032x}", "base_decision_id": f"{1000 + number:032x}"}
+        reply = desk.verbs.for_slurm(Message("reused", {"uid": "1000", "name": "again", **ids}), ROOT)
+        assert reply.afterwards is not None
+        reply.afterwards()
+    slow.seconds = 0.03
+    desk.submit(name="late")
+    asked = slow.asked
+    desk.submit(name="last")
+    assert slow.asked == asked
+
+
+def test_there_is_no_canary_beside_a_champion_that_cannot_be_read(desk: Desk) -> None:
+    own = ServedCandidate(candidate_id="c1", decider=Decider(Lower(), Guard(desk.state.config)), clocks={})
+    for stage in (Stage.CANARY, Stage.SHADOW):
+        live = LivePolicy(champion_id="b1", challenger_id="c1", stage=stage, canary_share=1.0)
+        desk.state.candidates.take(live, None, own, "b1 cannot be read")
+        entry = desk.submit(name=stage.value)
+        assert not entry.decision.clocks
+        assert entry.assignment is not None
+        assert (entry.assignment.candidate_id, entry.assignment.challenger_id) == ("", "")
+        assert entry.assignment.differs is None
 
 
 def test_in_canary_a_share_of_the_users_has_the_candidate_and_it_is_known_who(desk: Desk) -> None:
@@ -201,6 +254,62 @@ def test_a_candidate_that_cannot_be_read_leaves_the_configured_policy(tmp_path: 
     assert "gone" in trouble
 
 
+def pipe_folder(folder: Path) -> Path:
+    folder.mkdir()
+    os.mkfifo(folder / "candidate.toml")
+    return folder
+
+
+def test_a_pipe_in_a_candidates_folder_is_not_waited_for(tmp_path: Path) -> None:
+    live = LivePolicy(champion_id="c1", champion_folder=str(pipe_folder(tmp_path / "c1")))
+    assert "no file of a candidate" in make_candidates(live, Config(), None)[2]
+
+
+def test_what_a_row_does_not_name_stops_while_the_files_of_another_hang(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    candidates, config, hangs = Candidates(), Config(), threading.Event()
+    monkeypatch.setattr("slurm_energy.daemon.policy.candidates.READ_SECONDS", 0.01)
+    monkeypatch.setattr("slurm_energy.daemon.policy.candidates.read_candidate", lambda _folder: hangs.wait())
+    served = ServedCandidate(candidate_id="c1", decider=None, clocks={})
+    candidates.take(LivePolicy(challenger_id="c1", stage=Stage.CANARY, canary_share=1.0), None, served, "")
+
+    async def follow() -> None:
+        slot = CandidateSlot(candidates, lambda: config, lambda: None)
+        slot.use(LivePolicy(champion_id="c2", champion_folder=str(tmp_path), challenger_id="c1", stage=Stage.CANARY))
+        assert candidates.challenger is served
+        await asyncio.sleep(0)
+        slot.use(LivePolicy(champion_id="c2", champion_folder=str(tmp_path)))
+        assert candidates.is_idle
+        while not candidates.trouble:
+            await asyncio.sleep(0)
+        assert "not read within" in candidates.trouble
+        slot.use(LivePolicy())
+        while candidates.trouble:
+            await asyncio.sleep(0)
+
+    asyncio.run(asyncio.wait_for(follow(), 30.0))
+    hangs.set()
+    assert candidates.is_idle
+
+
+def test_a_candidate_that_could_not_be_read_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slurm_energy.daemon.policy.candidates.RETRY_SECONDS", 0.0)
+    candidates, folder = Candidates(), tmp_path / "c7"
+
+    async def follow() -> None:
+        slot = CandidateSlot(candidates, Config, lambda: None)
+        slot.use(LivePolicy(champion_id="c7", champion_folder=str(folder)))
+        while not candidates.trouble:
+            await asyncio.sleep(0)
+        write_candidate(CandidatePolicy(candidate_id="c7", made_at_seconds=1.0, policy="total-cost:V=0"), folder)
+        while candidates.trouble:
+            await asyncio.sleep(0)
+
+    asyncio.run(asyncio.wait_for(follow(), 30.0))
+    assert candidates.champion is not None
+
+
 def test_a_row_is_followed_without_a_moment_between(tmp_path: Path) -> None:
     estimates = SiteEstimates(clocks=(NameClocks(user_id=1, group="train", clocks={A40: CLOCK}),))
     made = CandidatePolicy(candidate_id="c7", made_at_seconds=1.0, policy="total-cost:V=0", estimates=estimates)
@@ -211,7 +320,7 @@ def test_a_row_is_followed_without_a_moment_between(tmp_path: Path) -> None:
         slot = CandidateSlot(candidates, lambda: config, lambda: a40_cluster(time.time()))
         for stage in (Stage.SHADOW, Stage.CANARY):
             slot.use(LivePolicy(challenger_id="c7", stage=stage, challenger_folder=str(tmp_path / "c7")))
-        while candidates.live.stage is not Stage.CANARY:
+        while candidates.challenger is None:
             await asyncio.sleep(0)
 
     asyncio.run(asyncio.wait_for(follow(), 30.0))
