@@ -5,13 +5,14 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from slurm_energy.config import Config
 from slurm_energy.domain.ids import ClusterName
 from slurm_energy.domain.promotion import Stage
-from slurm_energy.evaluation.gate import GateHistory, GateSettings, ScoreSheet, judge
+from slurm_energy.evaluation.gate import GateHistory, GateSettings, LoopLimits, ScoreSheet, judge
 from slurm_energy.evaluation.gate.evidence import history_of_site
 from slurm_energy.evaluation.site_evidence import SiteEvidence
 from slurm_energy.learning.nightly.night import Night
@@ -28,11 +29,12 @@ from slurm_energy.store.promotion import (
 from slurm_energy.store.session import Engine, Session, open_engine, run_in_transaction, store_session
 
 
-def judge_night(night: Night, config: Config, say: Callable[[str], None]) -> bool | None:
+def judge_night(night: Night, config: Config, say: Callable[[str], None], seconds_left: float = inf) -> bool | None:
     """Return whether the gate is passed, after its score sheet is in the candidate's history.
 
     The gate judges policies. A candidate that brings clocks of names alone has the live policy: None is returned, no
     sheet is made, and what a clock does is checked by the guard at each job, and measured in shadow and canary.
+    `seconds_left` is what remains of the night for replays.
     """
     engine = open_engine(config.store)
     cluster = ClusterName(config.cluster.name)
@@ -42,7 +44,8 @@ def judge_night(night: Night, config: Config, say: Callable[[str], None]) -> boo
             return None
         history = _history(engine, cluster, night, config)
         seed = random.SystemRandom().randrange(1_000_000)
-        settings = GateSettings(config=config, first_seed=seed)
+        loop = LoopLimits(seconds=max(0.0, min(LoopLimits().seconds, seconds_left)))
+        settings = GateSettings(config=config, first_seed=seed, loop=loop)
         sheet = judge(night.candidate, night.incumbent, history, settings, lambda stage: say(f"gate: {stage}"))
         run_in_transaction(engine, lambda session: _after_gate(session, cluster, night, sheet, config))
         for stage in sheet.stages:
