@@ -37,6 +37,7 @@ def retrain(seed: int | None, is_judged: bool, as_json: bool) -> int:
             f"the gate needs the Python package {missing[0]}: {install_command('gate')}; or use --no-judge"
         )
     from slurm_energy.learning.nightly import night  # noqa: PLC0415  # numpy only when needed
+    from slurm_energy.learning.nightly.administration import candidate_desk  # noqa: PLC0415  # SQL only when needed
 
     config, begun = settings(), time.monotonic()
 
@@ -52,6 +53,9 @@ def retrain(seed: int | None, is_judged: bool, as_json: bool) -> int:
             left = 60.0 * config.nightly.max_minutes - (time.monotonic() - begun)
             passed = judgement.judge_night(made, config, report, left)
         night.clear_work(config)
+        with candidate_desk(config) as desk:
+            for packed in desk.archive(()):
+                report(f"packed away: {packed}")
     candidate = made.candidate
     if as_json:
         print_json(

@@ -23,6 +23,7 @@ from slurm_energy.policy.candidate import CandidatePolicy, candidates_folder
 from slurm_energy.reporting.candidates import story_lines
 from slurm_energy.store.promotion import candidate_rows, stage_of
 from slurm_energy.store.session import open_engine, store_session
+from slurm_energy.twin.workloads.formats import load_workload
 
 NOW = 1_800_000_000.0
 
@@ -209,6 +210,20 @@ def test_without_the_gates_packages_a_night_works_unjudged_and_says_what_to_inst
     assert main(["--config", file, "retrain", "--no-judge"]) == 0
 
 
+def test_oldest_folders_are_packed_away_at_the_end_of_a_night(
+    tmp_path: Path, quick: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = site_config(tmp_path)
+    fill(config, Site())
+    file = site_file(tmp_path, config)
+    file.write_text(f"{file.read_text()}[nightly]\nkeep = 1\n")
+    for day in (0, 1):
+        monkeypatch.setattr(time, "time", lambda day=day: NOW + day * 86_400.0)
+        assert main(["--config", str(file), "retrain", "--no-judge"]) == 0
+    assert len(list(candidates_folder(config).glob("2*"))) == 1
+    assert len(list((candidates_folder(config) / "archive").iterdir())) == 1
+
+
 def test_only_one_run_works_at_a_time(tmp_path: Path) -> None:
     config = site_config(tmp_path)
     fill(config, Site(jobs=150))
@@ -277,6 +292,13 @@ def test_what_the_gate_says_moves_the_candidate_and_is_shown(
     monkeypatch.setattr(judgement, "judge", judge)
     assert judgement.judge_night(made, config, lambda _: None) is not bool(stopped)
     history = seen[0]
+    assert made.twin is not None
+    checked, judged = (load_workload(path).jobs for path in (made.twin.held_out, made.twin.judged))
+    assert len(checked) > 5
+    assert len(judged) > 5
+    assert max(job.submitted_seconds for job in checked) <= min(job.submitted_seconds for job in judged)
+    assert {job.user for job in history.twin.make_workload(1).jobs} <= {job.user for job in judged}
+    assert {job.user for job in judged} <= set(history.twin.user_ids)
     first, second = history.twin.make_workload(1), history.twin.make_workload(2)
     assert [job.user for job in first.jobs] != [job.user for job in second.jobs]
     assert sum(history.load.gpu_hours) > 100.0
