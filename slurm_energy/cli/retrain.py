@@ -9,7 +9,7 @@ import click
 
 from slurm_energy.cli.context import JSON_OPTION, print_json, settings
 from slurm_energy.cli.main import PROGRAM
-from slurm_energy.errors import ConfigError
+from slurm_energy.errors import ConfigError, SlurmEnergyError
 from slurm_energy.reporting.visible import say
 from slurm_energy.resources import install_command
 
@@ -53,9 +53,12 @@ def retrain(seed: int | None, is_judged: bool, as_json: bool) -> int:
             left = 60.0 * config.nightly.max_minutes - (time.monotonic() - begun)
             passed = judgement.judge_night(made, config, report, left)
         night.clear_work(config)
-        with candidate_desk(config) as desk:
-            for packed in desk.archive(()):
-                report(f"packed away: {packed}")
+        try:
+            with candidate_desk(config) as desk:
+                for packed in desk.archive(()):
+                    report(f"packed away: {packed}")
+        except SlurmEnergyError as error:
+            report(f"old folders are not packed away: {error}")
     candidate = made.candidate
     if as_json:
         print_json(

@@ -294,9 +294,11 @@ def test_what_the_gate_says_moves_the_candidate_and_is_shown(
     history = seen[0]
     assert made.twin is not None
     checked, judged = (load_workload(path).jobs for path in (made.twin.held_out, made.twin.judged))
-    assert len(checked) > 5
-    assert len(judged) > 5
-    assert max(job.submitted_seconds for job in checked) <= min(job.submitted_seconds for job in judged)
+    later = sorted(state.submitted_at_seconds for state in made.history.held_out)
+    half, most = len(later) // 2, config.nightly.replayed_jobs
+    # Workloads begin at 0: the check has the first half's jobs, the gate the second half's.
+    for jobs, times in ((checked, later[:half][:most]), (judged, later[half:][:most])):
+        assert [job.submitted_seconds for job in jobs] == pytest.approx([one - times[0] for one in times], abs=1.0)
     assert {job.user for job in history.twin.make_workload(1).jobs} <= {job.user for job in judged}
     assert {job.user for job in judged} <= set(history.twin.user_ids)
     first, second = history.twin.make_workload(1), history.twin.make_workload(2)
