@@ -9,8 +9,9 @@ import click
 
 from slurm_energy.cli.context import JSON_OPTION, print_json, settings
 from slurm_energy.cli.main import PROGRAM
-from slurm_energy.errors import ConfigError, TrainingError
+from slurm_energy.errors import ConfigError, SlurmEnergyError
 from slurm_energy.reporting.visible import say
+from slurm_energy.resources import install_command
 
 
 @click.command(epilog="Example: sudo -u slurm slurm-energy retrain")
@@ -30,23 +31,34 @@ def retrain(seed: int | None, is_judged: bool, as_json: bool) -> int:
     database. Only one run works at a time, and one that was stopped is resumed by the next. When anything fails the
     exit code is 1 with the reason, and the live policy stays. See `slurm-energy policy list`.
     """
-    if is_judged and find_spec("z3") is None:
-        raise ConfigError("the gate needs z3: pip install 'slurm-energy[gate]', or use --no-judge")
-    from slurm_energy.learning.nightly import judgement, night  # noqa: PLC0415  # numpy only when needed
+    missing = [name for name in ("z3", "sklearn") if is_judged and find_spec(name) is None]
+    if missing:
+        raise ConfigError(
+            f"the gate needs the Python package {missing[0]}: {install_command('gate')}; or use --no-judge"
+        )
+    from slurm_energy.learning.nightly import night  # noqa: PLC0415  # numpy only when needed
+    from slurm_energy.learning.nightly.administration import candidate_desk  # noqa: PLC0415  # SQL only when needed
 
     config, begun = settings(), time.monotonic()
 
     def report(text: str) -> None:
         say(f"{time.monotonic() - begun:6.0f} s  {text}", PROGRAM)
 
-    made = night.retrain(config, say=report, actor=actor_name(), seed=seed)
     passed: bool | None = None
-    if is_judged:
+    with night.undisturbed(config):
+        made = night.retrain(config, say=report, actor=actor_name(), seed=seed)
+        if is_judged:
+            from slurm_energy.learning.nightly import judgement  # noqa: PLC0415  # the gate's packages, only with it
+
+            left = 60.0 * config.nightly.max_minutes - (time.monotonic() - begun)
+            passed = judgement.judge_night(made, config, report, left)
+        night.clear_work(config)
         try:
-            passed = judgement.judge_night(made, config, report)
-        except MemoryError as error:
-            raise TrainingError("the gate needs more memory than there is: the candidate stays unjudged") from error
-    night.clear_work(config)
+            with candidate_desk(config) as desk:
+                for packed in desk.archive(()):
+                    report(f"packed away: {packed}")
+        except SlurmEnergyError as error:
+            report(f"old folders are not packed away: {error}")
     candidate = made.candidate
     if as_json:
         print_json(

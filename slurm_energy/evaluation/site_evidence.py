@@ -29,4 +29,4 @@ class SiteEvidence:
     held_out: Path | None
     """Workload file of jobs that were submitted after it."""
     archive: tuple[Path, ...] = ()
-    """Folders of all earlier candidates."""
+    """Folders of all earlier candidates, the newest first."""

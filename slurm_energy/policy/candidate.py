@@ -21,10 +21,18 @@ from slurm_energy.config import Config
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.domain.plain import from_plain, to_plain
 from slurm_energy.domain.trials import LearnedClock
-from slurm_energy.errors import CandidateError, ConfigError, SpoolError, ValueRangeError
+from slurm_energy.errors import (
+    CandidateError,
+    CheckpointError,
+    ConfigError,
+    PolicyError,
+    SpoolError,
+    ValueRangeError,
+)
 from slurm_energy.files import sync_directory, write_atomically
 from slurm_energy.policy.checkpoint_files import check_files
-from slurm_energy.policy.registry import policy_fault
+from slurm_energy.policy.registry import LEARNED, policy_fault
+from slurm_energy.policy.rules.settings import policy_name
 from slurm_energy.settings import read_toml, toml_text
 
 FORMAT_VERSION = 1
@@ -34,6 +42,18 @@ ESTIMATES_FILE = "estimates.json"
 CURVES_FILE = "curves.json"
 NETWORK_FOLDER = "network"
 MAX_FILE_BYTES = 64 * 1024 * 1024
+_DAMAGED = (
+    ConfigError,
+    ValueRangeError,
+    PolicyError,
+    CheckpointError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+)
+"""What reading damaged files may raise."""
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 
 
@@ -175,10 +195,10 @@ def read_candidate(folder: Path) -> CandidatePolicy:
             figures={str(name): float(value) for name, value in document.get("figures", {}).items()},
             folder=folder,
         )
-    except (ConfigError, ValueRangeError, TypeError, ValueError, AttributeError) as error:
+        if found.network is not None:
+            check_files(found.network)
+    except _DAMAGED as error:
         raise CandidateError(f"candidate {folder} cannot be read: {error}") from error
-    if found.network is not None:
-        check_files(found.network)
     return found
 
 
@@ -267,10 +287,16 @@ def _checked_part(folder: Path, name: str, digest: str) -> bytes:
 
 def _parsed(content: bytes, name: str, folder: Path) -> dict[str, Any]:
     def refuse(text: str) -> None:
-        raise ValueError(f"{text} is not finite")
+        raise ValueError(f"{text[:64]} is not finite")
+
+    def finite(text: str) -> float:
+        number = float(text)
+        if not isfinite(number):
+            refuse(text)
+        return number
 
     try:
-        document = json.loads(content, parse_constant=refuse)
+        document = json.loads(content, parse_constant=refuse, parse_float=finite)
     except (ValueError, RecursionError) as error:
         raise CandidateError(f"candidate's part {folder / name} is no JSON that can be read: {error}") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT_VERSION:
@@ -284,6 +310,10 @@ def _policy_of(content: bytes | None, folder: Path) -> str | None:
     text = _parsed(content, WEIGHTS_FILE, folder).get("policy")
     if not isinstance(text, str):
         raise CandidateError(f"candidate's part {folder / WEIGHTS_FILE} names no policy")
+    if policy_name(text) in LEARNED:
+        raise CandidateError(
+            f"candidate's part {folder / WEIGHTS_FILE} names {text[:40]!r}: a network comes as {NETWORK_FOLDER}/"
+        )
     fault = policy_fault(text)
     if fault is not None:
         raise CandidateError(f"candidate's part {folder / WEIGHTS_FILE}: {fault}")

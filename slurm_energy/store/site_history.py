@@ -35,6 +35,8 @@ class ClockedRun:
     ended_at_seconds: float
     probability: float
     """That the policy that decided it did; 1 where no other was there."""
+    decided_by: str = ""
+    """Candidate that decided it; empty for the configured policy."""
 
 
 def ended_jobs(
@@ -125,6 +127,7 @@ def clocked_runs(
         (measured * func.max(NodeEnergyRow.time_scale)).label("device_seconds"),
         attempt.ended_at_seconds.label("ended_at_seconds"),
         func.coalesce(func.max(PolicyAssignmentRow.probability), 1.0).label("probability"),
+        func.coalesce(func.max(PolicyAssignmentRow.candidate_id), "").label("decided_by"),
     ]
     query = (
         select(*columns)

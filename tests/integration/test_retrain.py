@@ -1,5 +1,6 @@
 """A night: from a site's database to a candidate, whatever the site is like; or a reason, and the live policy stays."""
 
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from slurm_energy.policy.candidate import CandidatePolicy, candidates_folder
 from slurm_energy.reporting.candidates import story_lines
 from slurm_energy.store.promotion import candidate_rows, stage_of
 from slurm_energy.store.session import open_engine, store_session
+from slurm_energy.twin.workloads.formats import load_workload
 
 NOW = 1_800_000_000.0
 
@@ -50,7 +52,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def run(config: Config) -> tuple[CandidatePolicy, list[str]]:
     said: list[str] = []
-    found = retrain(config, say=said.append, actor="root", seed=3)
+    with night.undisturbed(config):
+        found = retrain(config, say=said.append, actor="root", seed=3)
     return found.candidate, said
 
 
@@ -84,9 +87,7 @@ def test_the_same_night_again_is_the_same_candidate(tmp_path: Path, quick: list[
     assert len(quick) == replays, "what was replayed is known"
 
 
-@pytest.mark.parametrize(
-    "step", ["read_history", "name_clocks", "build_twin", "tune", "write_candidate", "add_candidate"]
-)
+@pytest.mark.parametrize("step", ["name_clocks", "build_twin", "tune", "write_candidate", "add_candidate"])
 def test_a_night_that_was_killed_is_resumed_with_the_same_end(
     tmp_path: Path, quick: list[str], monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -141,6 +142,88 @@ def test_what_is_odd_about_a_history_is_said(tmp_path: Path, quick: list[str], s
         assert candidate.estimates is None
 
 
+def test_night_that_failed_is_not_resumed(tmp_path: Path, quick: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    config = site_config(tmp_path)
+    fill(config, Site(jobs=150))
+    with pytest.raises(TrainingError, match="150 jobs"):
+        run(config)
+    monkeypatch.setattr(time, "time", lambda: NOW + 60.0)
+    with pytest.raises(TrainingError, match="could not be replayed"), monkeypatch.context() as patch:
+        patch.setattr(night, "read_history", lambda *_: (_ for _ in ()).throw(TrainingError("could not be replayed")))
+        run(config)
+    assert not (candidates_folder(config) / night.WORK_FOLDER).exists()
+    replayed: list[float] = []
+
+    def read(engine: Any, cluster: Any, until_seconds: float, min_jobs: int) -> Any:
+        replayed.append(until_seconds)
+        raise TrainingError("enough")
+
+    monkeypatch.setattr(night, "read_history", read)
+    with pytest.raises(TrainingError, match="enough"):
+        run(config)
+    assert replayed == [NOW + 60.0], "a new night begins now, not when the failed one did"
+
+
+def site_file(tmp_path: Path, config: Config) -> Path:
+    file = tmp_path / "slurm-energy.toml"
+    file.write_text(
+        f'[cluster]\nname = "{CLUSTER}"\n[store]\nurl = "{config.store.url}"\n'
+        f'[daemon]\nstate_directory = "{config.daemon.state_directory}"\n'
+    )
+    return file
+
+
+def test_gate_runs_under_the_lock_and_before_the_work_folder_goes(
+    tmp_path: Path, quick: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = site_config(tmp_path)
+    fill(config, Site())
+    seen: list[float] = []
+
+    def judge(made: night.Night, given: Config, say: Any, seconds_left: float) -> bool:
+        with pytest.raises(TrainingError, match="another retrain is at work"), night.undisturbed(given):
+            pass
+        assert made.twin is not None
+        assert made.twin.held_out.exists()
+        seen.append(seconds_left)
+        return True
+
+    monkeypatch.setattr(judgement, "judge_night", judge)
+    assert main(["--config", str(site_file(tmp_path, config)), "retrain"]) == 0
+    assert len(seen) == 1
+    assert 0.0 < seen[0] < 60.0 * Config().nightly.max_minutes
+    assert not (candidates_folder(config) / night.WORK_FOLDER).exists()
+
+
+def test_without_the_gates_packages_a_night_works_unjudged_and_says_what_to_install(
+    tmp_path: Path, quick: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config = site_config(tmp_path)
+    fill(config, Site())
+    file = str(site_file(tmp_path, config))
+    monkeypatch.setattr("slurm_energy.cli.retrain.find_spec", lambda name: None if name == "sklearn" else name)
+    monkeypatch.delattr("slurm_energy.learning.nightly.judgement")
+    monkeypatch.setitem(sys.modules, "slurm_energy.learning.nightly.judgement", None)
+    assert main(["--config", file, "retrain"]) == 1
+    assert "sklearn" in (said := capfd.readouterr().err)
+    assert "slurm-energy[gate]" in said
+    assert main(["--config", file, "retrain", "--no-judge"]) == 0
+
+
+def test_oldest_folders_are_packed_away_at_the_end_of_a_night(
+    tmp_path: Path, quick: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = site_config(tmp_path)
+    fill(config, Site())
+    file = site_file(tmp_path, config)
+    file.write_text(f"{file.read_text()}[nightly]\nkeep = 1\n")
+    for day in (0, 1):
+        monkeypatch.setattr(time, "time", lambda day=day: NOW + day * 86_400.0)
+        assert main(["--config", str(file), "retrain", "--no-judge"]) == 0
+    assert len(list(candidates_folder(config).glob("2*"))) == 1
+    assert len(list((candidates_folder(config) / "archive").iterdir())) == 1
+
+
 def test_only_one_run_works_at_a_time(tmp_path: Path) -> None:
     config = site_config(tmp_path)
     fill(config, Site(jobs=150))
@@ -167,11 +250,7 @@ def test_the_command_ends_with_1_and_the_reason(
 ) -> None:
     config = site_config(tmp_path)
     fill(config, Site(jobs=30))
-    file = tmp_path / "slurm-energy.toml"
-    file.write_text(
-        f'[cluster]\nname = "{CLUSTER}"\n[store]\nurl = "{config.store.url}"\n'
-        f'[daemon]\nstate_directory = "{config.daemon.state_directory}"\n'
-    )
+    file = site_file(tmp_path, config)
     monkeypatch.setattr(time, "time", lambda: NOW)
     assert main(["--config", str(file), "retrain"]) == 1
     assert "30 jobs" in capfd.readouterr().err
@@ -213,6 +292,15 @@ def test_what_the_gate_says_moves_the_candidate_and_is_shown(
     monkeypatch.setattr(judgement, "judge", judge)
     assert judgement.judge_night(made, config, lambda _: None) is not bool(stopped)
     history = seen[0]
+    assert made.twin is not None
+    checked, judged = (load_workload(path).jobs for path in (made.twin.held_out, made.twin.judged))
+    later = sorted(state.submitted_at_seconds for state in made.history.held_out)
+    half, most = len(later) // 2, config.nightly.replayed_jobs
+    # Workloads begin at 0: the check has the first half's jobs, the gate the second half's.
+    for jobs, times in ((checked, later[:half][:most]), (judged, later[half:][:most])):
+        assert [job.submitted_seconds for job in jobs] == pytest.approx([one - times[0] for one in times], abs=1.0)
+    assert {job.user for job in history.twin.make_workload(1).jobs} <= {job.user for job in judged}
+    assert {job.user for job in judged} <= set(history.twin.user_ids)
     first, second = history.twin.make_workload(1), history.twin.make_workload(2)
     assert [job.user for job in first.jobs] != [job.user for job in second.jobs]
     assert sum(history.load.gpu_hours) > 100.0

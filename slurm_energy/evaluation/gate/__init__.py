@@ -25,7 +25,7 @@ from slurm_energy.evaluation.gate.sheet import (
     StageResult,
     StageVerdict,
 )
-from slurm_energy.evaluation.gate.states import EdgeState, edge_states
+from slurm_energy.evaluation.gate.states import EdgeState, edge_states, probe_states
 from slurm_energy.evaluation.gate.twin_score import (
     LoopLimits,
     PredictedDay,
@@ -68,7 +68,7 @@ class GateSettings:
     loop: LoopLimits = field(default_factory=LoopLimits)
     probe_states: int = 2_000
     first_seed: int = 0
-    """Of the self-evaluation: one that no earlier candidate was judged or tuned on."""
+    """Of the self-evaluation: one that no earlier candidate was judged on."""
     max_distance: float = 0.3
     """Share of changed decisions above which a candidate is a very different one."""
     person_for_different: bool = False
@@ -154,7 +154,10 @@ class _Judgement:
         if self.settings.isolated:
             self._seen, trouble = sandboxed(self.candidate, config, limits, _PROBE_SEED)
         else:
-            self._seen, trouble = observe(self.candidate, config, edge_states(limits.states, _PROBE_SEED)), ""
+            self._seen, trouble = (
+                observe(self.candidate, config, probe_states(self.candidate, limits.states, _PROBE_SEED)),
+                "",
+            )
         # The states make the guard act on any rule of clocks: the shipped one says how often it must.
         count = min(limits.states, self.settings.probe_states)
         oracle = CandidatePolicy(candidate_id="oracle", made_at_seconds=0.0, policy="oracle")
@@ -166,7 +169,7 @@ class _Judgement:
 
     def _novelty(self) -> StageResult:
         config = self.settings.config
-        self._probe = list(edge_states(self.settings.probe_states, _PROBE_SEED))
+        self._probe = list(probe_states(self.candidate, self.settings.probe_states, _PROBE_SEED))
         archived = {}
         for known in self.history.archived:
             try:
@@ -184,7 +187,7 @@ class _Judgement:
 
     def _reproducibility(self) -> StageResult:
         config, count = self.settings.config, self.settings.sandbox.states
-        again = observe(self.candidate, config, edge_states(count, _PROBE_SEED)).digest
+        again = observe(self.candidate, config, probe_states(self.candidate, count, _PROBE_SEED)).digest
         assert self._seen is not None
         return reproducibility_result(
             (self._seen.digest, again),

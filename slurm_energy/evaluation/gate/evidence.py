@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
 from pathlib import Path
@@ -12,16 +12,15 @@ from statistics import median
 from zlib import crc32
 
 from slurm_energy.config import Config
-from slurm_energy.domain.cluster import ClusterSnapshot, JobState, NodeGpus, NodeState, PartitionState
-from slurm_energy.domain.ids import ClusterName, NodeName, PartitionName
-from slurm_energy.domain.job import GpuDemand, JobRequest
+from slurm_energy.domain.cluster import JobState
+from slurm_energy.energy_model.facility import Facility, StepSeries, site_facility
 from slurm_energy.errors import SlurmEnergyError
 from slurm_energy.estimation.job_groups import job_group
 from slurm_energy.evaluation.gate.decisions import GuardedCandidate
 from slurm_energy.evaluation.gate.fusion import PastOutcome
 from slurm_energy.evaluation.gate.impact import LoadHistory
 from slurm_energy.evaluation.gate.off_policy import LoggedDecision
-from slurm_energy.evaluation.gate.states import EdgeState
+from slurm_energy.evaluation.gate.states import EdgeState, idle_state
 from slurm_energy.evaluation.gate.twin_score import PredictedDay, TwinRuns
 from slurm_energy.evaluation.site_evidence import SiteEvidence
 from slurm_energy.policy.candidate import CandidatePolicy, read_candidate
@@ -31,9 +30,11 @@ from slurm_energy.twin.workloads.formats import load_workload
 from slurm_energy.twin.world.file import load_world
 
 _DAY_SECONDS = 86_400.0
+_RECENT_DAYS = 28.0
 _MIN_RUNS = 3
 """Of a name on a type, so that what one of them needed can be held against the others."""
 _MAX_ARCHIVED = 20
+"""The newest, which a candidate is compared with: each decides the whole probe."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +63,7 @@ def history_of_site(evidence: SiteEvidence, candidate: CandidatePolicy, config: 
     return GateHistory(
         twin=_twin(evidence, config),
         log=_log(evidence.runs, candidate, config),
-        load=_load(evidence.states, evidence.runs, config),
+        load=_load(evidence.states, evidence.runs, config, evidence.now_seconds),
         archived=_archived(evidence.archive, candidate),
     )
 
@@ -76,7 +77,10 @@ def _twin(evidence: SiteEvidence, config: Config) -> TwinRuns | None:
     if evidence.world is None or evidence.held_out is None:
         return None
     return TwinRuns(
-        world=load_world(evidence.world), make_workload=_Resampled(evidence.held_out), config=replace(config)
+        world=load_world(evidence.world),
+        make_workload=_Resampled(evidence.held_out),
+        config=config,
+        user_ids={state.user_name: state.user_id for state in evidence.states},
     )
 
 
@@ -120,12 +124,13 @@ def _log(runs: Sequence[ClockedRun], candidate: CandidatePolicy, config: Config)
         state = _idle_cluster(some[0])
         clocks = {one.gpu_type: one.sm_clock_mhz for one in decider.decide(state).clocks}
         wanted = clocks.get(gpu_type, some[0].default_clock_mhz)
+        chances = _chances(some)
         found += [
             LoggedDecision(
                 user=str(user_id),
                 group=f"{user_id}/{name}/{gpu_type}/{gpus}",
                 action=f"{run.sm_clock_mhz} MHz",
-                probability=run.probability,
+                probability=chances[run.sm_clock_mhz] if run.probability < 1.0 else 1.0,
                 cost=run.joules / usual,
                 candidate_action=f"{wanted} MHz",
             )
@@ -134,29 +139,28 @@ def _log(runs: Sequence[ClockedRun], candidate: CandidatePolicy, config: Config)
     return tuple(found)
 
 
+def _chances(runs: Sequence[ClockedRun]) -> dict[int, float]:
+    """Return how likely each clock was while a canary was there: of all policies together that chose it."""
+    policies: dict[int, dict[str, float]] = defaultdict(dict)
+    for run in runs:
+        if run.probability < 1.0:
+            policies[run.sm_clock_mhz][run.decided_by] = run.probability
+    return {clock: min(1.0, sum(found.values())) for clock, found in policies.items()}
+
+
 def _idle_cluster(run: ClockedRun) -> EdgeState:
-    """Return a run's job on a cluster of idle GPUs of the type it ran on: there its clock is all that is decided."""
-    where = PartitionName("here")
-    node = NodeState(
-        name=NodeName("here-1"),
-        partitions=(where,),
-        states=("IDLE",),
-        available=True,
-        cpus=1024,
-        cpus_allocated=0,
-        gpus=(NodeGpus(slurm_type=str(run.gpu_type), count=run.gpus),),
+    return idle_state(
+        user_id=run.user_id,
+        name=job_group(run.name, run.script_key),
+        gpu_type=run.gpu_type,
+        gpus=run.gpus,
+        now_seconds=run.ended_at_seconds,
     )
-    now = run.ended_at_seconds
-    partition = PartitionState(name=where, is_default=True, up=True)
-    snapshot = ClusterSnapshot(
-        cluster=ClusterName("here"), taken_at_seconds=now, partitions=(partition,), nodes=(node,)
-    )
-    name = job_group(run.name, run.script_key)
-    job = JobRequest(user_id=run.user_id, name=name, partitions=(where,), gpus=(GpuDemand(count=run.gpus),))
-    return EdgeState(job, snapshot, None)
 
 
-def _load(states: Sequence[JobState], runs: Sequence[ClockedRun], config: Config) -> LoadHistory | None:
+def _load(
+    states: Sequence[JobState], runs: Sequence[ClockedRun], config: Config, now_seconds: float
+) -> LoadHistory | None:
     """Return the GPU-hours of each whole day, and what a GPU in use draws."""
     spans = [
         (state.started_at_seconds, state.ended_at_seconds, state.gpu_count)
@@ -173,16 +177,31 @@ def _load(states: Sequence[JobState], runs: Sequence[ClockedRun], config: Config
         for day in range(max(0, int(start // _DAY_SECONDS) - first), min(days, int(end // _DAY_SECONDS) - first + 1)):
             begin = (first + day) * _DAY_SECONDS
             hours[day] += gpus * max(0.0, min(end, begin + _DAY_SECONDS) - max(start, begin)) / 3600.0
+    facility = _facility(config)
     return LoadHistory(
         gpu_hours=tuple(hours),
-        watts_per_gpu=config.facility.pue * sum(run.joules for run in runs) / held,
-        price_per_kwh=config.policy.price_per_kwh or None,
+        watts_per_gpu=facility.pue * sum(run.joules for run in runs) / held,
+        price_per_kwh=config.policy.price_per_kwh or _recent(facility.price, now_seconds),
+        carbon_grams_per_kwh=_recent(facility.intensity, now_seconds),
     )
+
+
+def _facility(config: Config) -> Facility:
+    """Return the site's prices and intensities; none of both where a file cannot be read."""
+    try:
+        return site_facility(config.facility)
+    except SlurmEnergyError:
+        return Facility(pue=config.facility.pue)
+
+
+def _recent(series: StepSeries | None, now_seconds: float) -> float | None:
+    """Return the mean of the last 28 days, None where a part is not known."""
+    return None if series is None else series.mean(now_seconds - _RECENT_DAYS * _DAY_SECONDS, now_seconds)
 
 
 def _archived(folders: Sequence[Path], candidate: CandidatePolicy) -> tuple[CandidatePolicy, ...]:
     found = []
-    for folder in folders[-_MAX_ARCHIVED:]:
+    for folder in folders[:_MAX_ARCHIVED]:
         try:
             known = read_candidate(folder)
         except SlurmEnergyError:

@@ -32,12 +32,13 @@ def pairwise_weights(names: Sequence[str], preferences: Mapping[str, float]) -> 
 
     Args:
         names: Of the criteria.
-        preferences: `twin/impact = 3`: the first counts three times as much as the second; what is not said is 1.
+        preferences: `twin/impact = 3`: the first counts three times as much as the second; criteria that no
+            comparison connects count the same.
 
     Raises:
         ConfigError: a criterion is unknown, a figure out of its range, or the comparisons contradict one another.
     """
-    matrix = np.ones((len(names), len(names)))
+    stated: dict[tuple[int, int], float] = {}
     for pair, figure in preferences.items():
         first, _, second = pair.partition("/")
         unknown = [name for name in (first, second) if name not in names]
@@ -46,21 +47,49 @@ def pairwise_weights(names: Sequence[str], preferences: Mapping[str, float]) -> 
         if not 1.0 / 9.0 <= figure <= 9.0:
             raise ConfigError(f"preference {pair} = {figure} is not between 1/9 and 9")
         one, other = names.index(first), names.index(second)
-        matrix[one, other], matrix[other, one] = figure, 1.0 / figure
-    values, vectors = np.linalg.eig(matrix)
-    largest = int(np.argmax(values.real))
-    vector = np.abs(vectors[:, largest].real)
-    size = len(names)
-    index = (float(values[largest].real) - size) / (size - 1) if size > 1 else 0.0
-    random_index = _RANDOM_INDEX[min(size, len(_RANDOM_INDEX) - 1)]
-    ratio = max(0.0, index / random_index) if random_index else 0.0
+        stated[one, other], stated[other, one] = figure, 1.0 / figure
+    weights = np.ones(len(names))
+    ratio = 0.0
+    for group in _compared(len(names), stated):
+        weights[group], found = _eigenvector(group, stated)
+        ratio = max(ratio, found)
     if ratio > MAX_CONSISTENCY_RATIO:
         raise ConfigError(
             f"preferences contradict one another: consistency ratio {ratio:.2f} is above {MAX_CONSISTENCY_RATIO}; "
             "compare fewer pairs, or with figures that fit"
         )
-    weights = vector / vector.sum()
+    weights /= weights.sum()
     return Hierarchy(weights=dict(zip(names, map(float, weights), strict=True)), consistency_ratio=ratio)
+
+
+def _compared(size: int, stated: Mapping[tuple[int, int], float]) -> list[list[int]]:
+    """Return the criteria in groups that comparisons connect."""
+    group_of = list(range(size))
+    for one, other in stated:
+        old, new = group_of[one], group_of[other]
+        group_of = [new if group == old else group for group in group_of]
+    return [[one for one in range(size) if group_of[one] == group] for group in dict.fromkeys(group_of)]
+
+
+def _eigenvector(group: Sequence[int], stated: Mapping[tuple[int, int], float]) -> tuple[NDArray[np.float64], float]:
+    """Return the weights of criteria with the geometric mean 1, and their consistency ratio.
+
+    A pair that is not compared is missing, not equal: its place is 0, and the diagonal counts those of a row (Harker
+    1987). The random index falls with the missing pairs, to 0 for a tree of comparisons, which cannot contradict itself
+    (Szadoczki, Bozoki and Tekile 2022).
+    """
+    size = len(group)
+    matrix = np.array([[stated.get((one, other), 0.0) for other in group] for one in group])
+    missing = size - 1 - (matrix > 0.0).sum(axis=1)
+    np.fill_diagonal(matrix, 1.0 + missing)
+    values, vectors = np.linalg.eig(matrix)
+    largest = int(np.argmax(values.real))
+    vector: NDArray[np.float64] = np.abs(vectors[:, largest].real)
+    index = (float(values[largest].real) - size) / (size - 1) if size > 1 else 0.0
+    random_index = _RANDOM_INDEX[min(size, len(_RANDOM_INDEX) - 1)]
+    pairs = (size - 1) * (size - 2)
+    random_index *= 1.0 - float(missing.sum()) / pairs if pairs else 0.0
+    return vector / np.exp(np.log(vector).mean()), max(0.0, index / random_index) if random_index > 1e-9 else 0.0
 
 
 def correlation(rows: Sequence[Sequence[float]], size: int) -> NDArray[np.float64]:

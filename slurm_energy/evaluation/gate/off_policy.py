@@ -1,6 +1,6 @@
 """What a candidate would have cost on the logged decisions: a doubly robust estimate, beside the twin's figure."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,6 +10,8 @@ from slurm_energy.errors import ValueRangeError
 from slurm_energy.evaluation.gate.sheet import FigureInterval, StageResult, StageVerdict
 
 MIN_DECISIONS = 50
+MIN_SUPPORT = 0.8
+"""Share of the decisions for which the log must have the candidate's action in the same group: else it says nothing."""
 _FOLDS = 5
 _PRIOR_DECISIONS = 5.0
 """By which the mean of a group's action is drawn to the group's, and the group's to that of all."""
@@ -82,17 +84,24 @@ def off_policy_estimate(log: Sequence[LoggedDecision], seed: int = 0) -> OffPoli
 
     After Dudik, Langford and Li (2011): the cost that a model expects of the candidate's action, corrected by what the
     model missed wherever the candidate would have done what was done, over the probability of that. The model of each
-    fifth of the users is fitted to the others. The interval is a bootstrap over users.
+    fifth of a group's decisions is fitted to the others. The interval is a bootstrap over users. None also where most
+    of what the candidate would have done was never done: a model alone knows nothing of it.
     """
     users = sorted({row.user for row in log})
     if len(log) < MIN_DECISIONS or len(users) < 2:
         return None
-    folds = min(_FOLDS, len(users))
-    fold_of = {user: number % folds for number, user in enumerate(users)}
-    models = [_CostModel([row for row in log if fold_of[row.user] != fold]) for fold in range(folds)]
-    estimated, real, owners, weights = [], [], [], []
+    done = {(row.group, row.action) for row in log}
+    if sum((row.group, row.candidate_action) in done for row in log) < MIN_SUPPORT * len(log):
+        return None
+    seen = Counter[tuple[str, str]]()
+    folds = []
     for row in log:
-        model = models[fold_of[row.user]]
+        folds.append(seen[row.group, row.action] % _FOLDS)
+        seen[row.group, row.action] += 1
+    models = [_CostModel([row for row, own in zip(log, folds, strict=True) if own != fold]) for fold in range(_FOLDS)]
+    estimated, real, owners, weights = [], [], [], []
+    for row, fold in zip(log, folds, strict=True):
+        model = models[fold]
         matched = row.action == row.candidate_action
         weight = 1.0 / row.probability if matched else 0.0
         estimated.append(
@@ -124,7 +133,8 @@ def off_policy_result(found: OffPolicyEstimate | None, twin: FigureInterval | No
         return StageResult(
             stage="off-policy",
             verdict=StageVerdict.NOT_JUDGED,
-            summary=f"the log has fewer than {MIN_DECISIONS} decisions with their probability, or one user alone",
+            summary=f"the log has fewer than {MIN_DECISIONS} decisions with their probability, one user alone, or too "
+            "few in which the candidate's action was ever tried",
         )
     saving = found.saving
     text = f"the log says {saving.mean:+.1%} energy saved ({saving.low:+.1%} to {saving.high:+.1%})"
@@ -147,7 +157,6 @@ def off_policy_result(found: OffPolicyEstimate | None, twin: FigureInterval | No
         score=0.0 if stopped else saving_score(saving),
         figures=figures,
         intervals=intervals,
-        notes=() if found.matched else ("the candidate never does what was done: the model alone speaks",),
     )
 
 

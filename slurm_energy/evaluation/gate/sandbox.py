@@ -17,7 +17,7 @@ from slurm_energy.domain.decision import EnergyDecision, PolicyAnswer, Reason
 from slurm_energy.errors import SlurmEnergyError
 from slurm_energy.evaluation.gate.decisions import GuardedCandidate, decision_text
 from slurm_energy.evaluation.gate.sheet import StageResult, StageVerdict
-from slurm_energy.evaluation.gate.states import EdgeState, edge_states
+from slurm_energy.evaluation.gate.states import EdgeState, probe_states
 from slurm_energy.policy.base import Case, Policy
 from slurm_energy.policy.candidate import CandidatePolicy, read_candidate
 
@@ -186,7 +186,7 @@ def _in_child(
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        found = asdict(observe(fresh, config, edge_states(limits.states, seed)))
+        found = asdict(observe(fresh, config, probe_states(fresh, limits.states, seed)))
     except (SlurmEnergyError, MemoryError, OSError) as error:
         found = {"error": f"{type(error).__name__}: {error}"[:500]}
     connection.send_bytes(json.dumps(found).encode())

@@ -148,6 +148,21 @@ class ScoreSheet:
             raise EvaluationError(f"score sheet cannot be read: {error}") from error
 
 
+def replicate_interval(values: Sequence[float]) -> FigureInterval:
+    """Return the mean of a bootstrap's replicates and the 95 % interval of what they stand for.
+
+    Their spread is the standard error of the figure, however many there are; Student's quantile takes in that few
+    replicates know the spread badly.
+
+    Raises:
+        EvaluationError: there is no value.
+    """
+    found = mean_interval(values)
+    wider = (len(values) + 1.0) ** 0.5 if len(values) > 1 else 1.0
+    reach = wider * (found.high - found.mean)
+    return FigureInterval(mean=found.mean, low=found.mean - reach, high=found.mean + reach)
+
+
 def mean_interval(values: Sequence[float]) -> FigureInterval:
     """Return mean and Student's 95 % interval of some values; of one value the interval is the whole line's -1 to 1.
 

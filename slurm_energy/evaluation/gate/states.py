@@ -1,6 +1,7 @@
 """Generated clusters and jobs, half of them plain, half at the edges of what can happen: the same for every policy."""
 
 from collections.abc import Iterator
+from itertools import islice
 from random import Random
 from typing import NamedTuple
 
@@ -8,11 +9,13 @@ from slurm_energy.domain.cluster import ClusterSnapshot, JobState, NodeGpus, Nod
 from slurm_energy.domain.decision import RuntimeEstimate
 from slurm_energy.domain.ids import ClusterName, JobId, NodeName, PartitionName
 from slurm_energy.domain.job import EnergyMode, EnergyOptions, GpuDemand, JobRequest
+from slurm_energy.policy.candidate import CandidatePolicy
 
 NOW_SECONDS = 1_800_000_000.0
 _TYPES = ("a100", "h100", "v100", "a40", "l40s", "p100", "tesla_t4", "mi300", None)
 _MEASURED = ("a100", "h100", "v100", "a40")
 _JOBS_PER_CLUSTER = 50
+_MAX_NAMES = 2_000
 
 
 class EdgeState(NamedTuple):
@@ -32,6 +35,34 @@ def edge_states(count: int, seed: int = 0) -> Iterator[EdgeState]:
             snapshot = _snapshot(random) if number // _JOBS_PER_CLUSTER % 2 else _plain_snapshot(random)
         job = _job(random, snapshot) if number % 2 else _plain_job(random, snapshot)
         yield EdgeState(job, snapshot, _runtime(random))
+
+
+def probe_states(candidate: CandidatePolicy, count: int, seed: int = 0) -> Iterator[EdgeState]:
+    """Yield the states of a seed, then one for each clock that a candidate has of a name."""
+    yield from edge_states(count, seed)
+    for (user_id, name), clocks in islice(candidate.clocks_by_name().items(), _MAX_NAMES):
+        for gpu_type in clocks:
+            yield idle_state(user_id=int(user_id), name=name, gpu_type=gpu_type, gpus=1, now_seconds=NOW_SECONDS)
+
+
+def idle_state(*, user_id: int, name: str, gpu_type: str, gpus: int, now_seconds: float) -> EdgeState:
+    """Return a job on a cluster of idle GPUs of one type: there its clock is all that is decided."""
+    where = PartitionName("here")
+    node = NodeState(
+        name=NodeName("here-1"),
+        partitions=(where,),
+        states=("IDLE",),
+        available=True,
+        cpus=1024,
+        cpus_allocated=0,
+        gpus=(NodeGpus(slurm_type=gpu_type, count=gpus),),
+    )
+    partition = PartitionState(name=where, is_default=True, up=True)
+    snapshot = ClusterSnapshot(
+        cluster=ClusterName("here"), taken_at_seconds=now_seconds, partitions=(partition,), nodes=(node,)
+    )
+    job = JobRequest(user_id=user_id, name=name, partitions=(where,), gpus=(GpuDemand(count=gpus),))
+    return EdgeState(job, snapshot, None)
 
 
 def _snapshot(random: Random) -> ClusterSnapshot:

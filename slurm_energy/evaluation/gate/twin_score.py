@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf, isfinite, log
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ import numpy as np
 from slurm_energy.config import Config
 from slurm_energy.errors import EvaluationError
 from slurm_energy.evaluation.gate.off_policy import saving_score
-from slurm_energy.evaluation.gate.sheet import FigureInterval, StageResult, StageVerdict, mean_interval
+from slurm_energy.evaluation.gate.sheet import FigureInterval, StageResult, StageVerdict, replicate_interval
 from slurm_energy.evaluation.metrics import Metrics, metrics_of
 from slurm_energy.policy.candidate import CandidatePolicy
 from slurm_energy.policy.registry import create_policy
@@ -41,6 +41,8 @@ class TwinRuns:
     """Makes the jobs of a seed, fresh objects at each call."""
     config: Config
     horizon_seconds: float | None = None
+    user_ids: Mapping[str, int] = field(default_factory=dict)
+    """Of the users in the workload, by login name: a candidate's clocks of names are by number."""
 
     def compare(self, candidate: CandidatePolicy, incumbent: CandidatePolicy, seed: int) -> TwinOutcome:
         """Return what came of a seed.
@@ -61,7 +63,13 @@ class TwinRuns:
     def _metrics(self, candidate: CandidatePolicy, seed: int) -> Metrics:
         config = candidate.configured(self.config)
         workload = self.make_workload(seed)
-        rule = ServedPolicy(create_policy(config), config)
+        logins = {user_id: login for login, user_id in self.user_ids.items()}
+        clocks = {
+            (logins[int(user_id)], group): found
+            for (user_id, group), found in candidate.clocks_by_name().items()
+            if int(user_id) in logins
+        }
+        rule = ServedPolicy(create_policy(config), config, clocks)
         outcome = run(self.world, workload, rule, seed=seed, horizon_seconds=self.horizon_seconds)
         return metrics_of(outcome, self.world, workload.jobs[: len(outcome.job_id)])
 
@@ -71,7 +79,7 @@ class LoopLimits:
     """When the self-evaluation ends."""
 
     tolerance: float = 0.005
-    """Standard error of the saving that is good enough."""
+    """Standard error of the mean of the seeds that is good enough: more seeds make it less, more jobs do not."""
     min_seeds: int = 3
     max_seeds: int = 20
     seconds: float = 900.0
@@ -88,7 +96,7 @@ class TwinScore:
     ended: str
     """Why it ended."""
     within: bool
-    """Whether the standard error is within the tolerance."""
+    """Whether the mean's standard error over seeds is within the tolerance."""
 
 
 def self_evaluation(
@@ -99,8 +107,9 @@ def self_evaluation(
 ) -> TwinScore:
     """Return what fresh seeds say, one after the other until they say it well enough.
 
-    Each seed is a run that no earlier candidate was judged or tuned on. The loop ends as soon as the standard error of
-    the mean saving is at most the tolerance (one sigma of it), or with the budget of seeds or seconds, and says which.
+    All seeds draw from the same jobs, as a bootstrap does: how far they are apart is how uncertain the saving is, and
+    more of them do not make it surer. The loop ends as soon as their mean is known well enough, or with the budget of
+    seeds or seconds, and says which.
 
     Args:
         compare: Runs candidate and incumbent on a seed.
@@ -121,7 +130,7 @@ def self_evaluation(
             ended = f"the budget of {limits.seconds:.0f} s is spent"
             break
     return TwinScore(
-        outcomes=tuple(found), saving=mean_interval([one.saving for one in found]), ended=ended, within=within
+        outcomes=tuple(found), saving=replicate_interval([one.saving for one in found]), ended=ended, within=within
     )
 
 
@@ -129,8 +138,14 @@ def twin_result(found: TwinScore | None, limits: LoopLimits) -> StageResult:
     """Return what the twin says; a candidate that surely costs energy, or makes jobs late, is stopped."""
     if found is None:
         return StageResult(stage="twin", verdict=StageVerdict.NOT_JUDGED, summary="there is no twin of this cluster")
+    if len(found.outcomes) < limits.min_seeds:
+        return StageResult(
+            stage="twin",
+            verdict=StageVerdict.NOT_JUDGED,
+            summary=f"{len(found.outcomes)} of at least {limits.min_seeds} seeds were run: {found.ended}",
+        )
     saving = found.saving
-    slower = mean_interval([one.slower for one in found.outcomes])
+    slower = replicate_interval([one.slower for one in found.outcomes])
     timeouts = sum(one.timeouts for one in found.outcomes)
     objections = []
     if not isfinite(saving.mean):

@@ -3,15 +3,16 @@
 import json
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from slurm_energy.config import Config
 from slurm_energy.domain.ids import ClusterName
-from slurm_energy.domain.promotion import Stage
-from slurm_energy.evaluation.gate import GateHistory, GateSettings, ScoreSheet, judge
+from slurm_energy.domain.promotion import PolicyEvent, Stage
+from slurm_energy.evaluation.gate import GateHistory, GateSettings, LoopLimits, PastOutcome, ScoreSheet, judge
 from slurm_energy.evaluation.gate.evidence import history_of_site
 from slurm_energy.evaluation.site_evidence import SiteEvidence
 from slurm_energy.learning.nightly.night import Night
@@ -27,12 +28,15 @@ from slurm_energy.store.promotion import (
 )
 from slurm_energy.store.session import Engine, Session, open_engine, run_in_transaction, store_session
 
+FUSION = "fusion"
 
-def judge_night(night: Night, config: Config, say: Callable[[str], None]) -> bool | None:
+
+def judge_night(night: Night, config: Config, say: Callable[[str], None], seconds_left: float = inf) -> bool | None:
     """Return whether the gate is passed, after its score sheet is in the candidate's history.
 
     The gate judges policies. A candidate that brings clocks of names alone has the live policy: None is returned, no
     sheet is made, and what a clock does is checked by the guard at each job, and measured in shadow and canary.
+    `seconds_left` is what remains of the night for replays.
     """
     engine = open_engine(config.store)
     cluster = ClusterName(config.cluster.name)
@@ -42,7 +46,8 @@ def judge_night(night: Night, config: Config, say: Callable[[str], None]) -> boo
             return None
         history = _history(engine, cluster, night, config)
         seed = random.SystemRandom().randrange(1_000_000)
-        settings = GateSettings(config=config, first_seed=seed)
+        loop = LoopLimits(seconds=max(0.0, min(LoopLimits().seconds, seconds_left)))
+        settings = GateSettings(config=config, first_seed=seed, loop=loop)
         sheet = judge(night.candidate, night.incumbent, history, settings, lambda stage: say(f"gate: {stage}"))
         run_in_transaction(engine, lambda session: _after_gate(session, cluster, night, sheet, config))
         for stage in sheet.stages:
@@ -89,10 +94,40 @@ def _history(engine: Engine, cluster: ClusterName, night: Night, config: Config)
         now_seconds=night.candidate.made_at_seconds,
         world=None if twin is None else twin.world,
         learned_from=None if twin is None else twin.learned_from,
-        held_out=None if twin is None else twin.held_out,
+        held_out=None if twin is None else twin.judged,
         archive=tuple(folder for folder in folders if folder != night.candidate.folder and folder.is_dir()),
     )
-    return replace(history_of_site(evidence, night.candidate, config), earlier_stops=stops)
+    return replace(
+        history_of_site(evidence, night.candidate, config), earlier_stops=stops, outcomes=past_outcomes(events)
+    )
+
+
+def past_outcomes(events: Sequence[PolicyEvent]) -> tuple[PastOutcome, ...]:
+    """Return what came of earlier candidates in canary: one became active by its evidence, or was rejected there.
+
+    What a person moved says nothing of their jobs.
+    """
+    sheets = {event.candidate_id: event.evidence for event in events if event.reason == GATE}
+    found = {}
+    for event in events:
+        sheet = sheets.get(event.candidate_id, {})
+        scores = {
+            str(stage["stage"]): float(stage["score"])
+            for stage in sheet.get("sheet", {}).get("stages", ())
+            if stage.get("score") is not None and stage.get("stage") != FUSION
+        }
+        ended = event.before is Stage.CANARY and event.after in (Stage.ACTIVE, Stage.REJECTED)
+        if not scores or not ended or event.actor != ACTOR:
+            continue
+        weights = sheet.get("sheet", {}).get("weights", {})
+        total = sum(float(weights.get(name, 0.0)) for name in scores)
+        if total > 0.0:
+            found[event.candidate_id] = PastOutcome(
+                scores=scores,
+                raw=sum(float(weights.get(name, 0.0)) * score for name, score in scores.items()) / total,
+                improved=event.after is Stage.ACTIVE,
+            )
+    return tuple(found.values())
 
 
 def _without_gate(session: Session, cluster: ClusterName, night: Night, config: Config) -> None:

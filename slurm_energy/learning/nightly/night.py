@@ -1,7 +1,7 @@
 """One night: from the database to a candidate, one step after the other, each kept on the disk when it is done.
 
-A night that was stopped is resumed by the next run within a day: it reads the same rows, up to the same moment, and
-makes no replay a second time. Whatever goes wrong, the live policy stays.
+A night that was stopped is resumed by the next run within twelve hours: it reads the same rows, up to the same moment,
+and makes no replay a second time. Whatever goes wrong, the live policy stays.
 """
 
 import fcntl
@@ -21,7 +21,7 @@ from slurm_energy.config import Config
 from slurm_energy.domain.ids import ClusterName
 from slurm_energy.domain.plain import to_plain
 from slurm_energy.domain.promotion import LivePolicy
-from slurm_energy.errors import CandidateError, SpoolError, TrainingError, WorkloadError
+from slurm_energy.errors import CandidateError, SlurmEnergyError, SpoolError, TrainingError, WorkloadError
 from slurm_energy.files import write_atomically
 from slurm_energy.learning.nightly.history import SiteHistory, read_history
 from slurm_energy.learning.nightly.name_clocks import name_clocks
@@ -44,10 +44,12 @@ from slurm_energy.store.session import Engine, Session, open_engine, run_in_tran
 LOCK_FILE = "retrain.lock"
 WORK_FOLDER = "work"
 STATE_FILE = "night.json"
-RESUMED_SECONDS = 86_400.0
+RESUMED_SECONDS = 43_200.0
 """A night that began earlier is begun again: its rows are no longer tonight's."""
-_SEARCH_SHARE = 0.7
-"""Of the time, that the search may take; the rest is for the check on held-out days."""
+_SEARCH_SHARE = 0.5
+"""Of the time, that the search may take."""
+_CHECK_SHARE = 0.7
+"""Of the time, until which prices are checked on held-out days; the rest is the gate's."""
 
 Say = Callable[[str], None]
 
@@ -68,22 +70,36 @@ def clear_work(config: Config) -> None:
     shutil.rmtree(candidates_folder(config) / WORK_FOLDER, ignore_errors=True)
 
 
-def retrain(config: Config, *, say: Say, actor: str, seed: int | None = None) -> Night:
-    """Make a candidate of the site's history and note it in the database.
+@contextmanager
+def undisturbed(config: Config) -> Iterator[None]:
+    """Hold lock and limit of memory for a whole night: its training, its judgement and the end of its work folder.
 
     Raises:
-        SlurmEnergyError: another run is at work, the history teaches nothing, time or memory did not suffice, or the
-            database cannot be used; the live policy stays.
+        TrainingError: another run is at work, or the memory did not suffice.
+        CandidateError: the folder cannot be written.
     """
-    folder = candidates_folder(config)
-    with alone(folder), bounded_memory(config.nightly.max_memory_gib):
+    with alone(candidates_folder(config)), bounded_memory(config.nightly.max_memory_gib):
         try:
-            return _retrain(config, folder, say, actor, seed)
+            yield
         except MemoryError:
             raise TrainingError(
                 f"more than {config.nightly.max_memory_gib:g} GiB would be needed (nightly.max_memory_gib): the live "
                 "policy stays"
             ) from None
+
+
+def retrain(config: Config, *, say: Say, actor: str, seed: int | None = None) -> Night:
+    """Make a candidate of the site's history and note it in the database; call it `undisturbed`.
+
+    Raises:
+        SlurmEnergyError: the history teaches nothing, the time did not suffice, or the database cannot be used; the
+            live policy stays, and the next run begins afresh.
+    """
+    try:
+        return _retrain(config, candidates_folder(config), say, actor, seed)
+    except (SlurmEnergyError, MemoryError):
+        clear_work(config)
+        raise
 
 
 def _retrain(config: Config, folder: Path, say: Say, actor: str, seed: int | None) -> Night:
@@ -95,6 +111,7 @@ def _retrain(config: Config, folder: Path, say: Say, actor: str, seed: int | Non
         work = folder / WORK_FOLDER
         state = _begin(work, time.time(), seed)
         history = read_history(engine, cluster, state.until_seconds, config.nightly.min_jobs)
+        _keep(work, state)
         data = history.data()
         for note in data.notes:
             say(note)
@@ -163,7 +180,7 @@ def _tuned(  # noqa: PLR0913, PLR0917  # what a step of the night needs
             world=twin.world,
             jobs=twin.held_out,
             evaluations=evaluations,
-            deadline_seconds=begun + seconds,
+            deadline_seconds=begun + _CHECK_SHARE * seconds,
             workers=workers,
         ),
         seed=seed,
@@ -221,13 +238,18 @@ def _begin(work: Path, now_seconds: float, seed: int | None) -> _NightState:
         return found
     shutil.rmtree(work, ignore_errors=True)
     drawn = random.SystemRandom().randrange(1_000_000) if seed is None else seed
-    state = _NightState(until_seconds=float(int(now_seconds)), seed=drawn)
+    return _NightState(until_seconds=float(int(now_seconds)), seed=drawn)
+
+
+def _keep(work: Path, state: _NightState) -> None:
+    """Note what a run that is stopped from here on is resumed with; its history has been read."""
     try:
-        work.mkdir(parents=True)
-        write_atomically(path, json.dumps({"until_seconds": state.until_seconds, "seed": state.seed}).encode())
+        work.mkdir(parents=True, exist_ok=True)
+        write_atomically(
+            work / STATE_FILE, json.dumps({"until_seconds": state.until_seconds, "seed": state.seed}).encode()
+        )
     except (OSError, SpoolError) as error:
         raise CandidateError(f"{work} cannot be written: {error}; run this as the daemon's user") from error
-    return state
 
 
 @contextmanager

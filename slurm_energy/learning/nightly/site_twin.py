@@ -22,6 +22,7 @@ from slurm_energy.twin.world.writer import world_to_toml
 WORLD_FILE = "world.toml"
 LEARNED_FILE = "learned-from.csv"
 HELD_OUT_FILE = "held-out.csv"
+JUDGED_FILE = "judged.csv"
 MIN_CALIBRATING_RUNS = 20
 """Of a GPU type, so that its measured watts take the place of the package's."""
 _MAX_FACTOR = 4.0
@@ -35,6 +36,9 @@ class ReplayFiles:
     world: Path
     learned_from: Path
     held_out: Path
+    """Of the check that ends the search."""
+    judged: Path
+    """Later ones, for the gate alone."""
     learned_jobs: int
     held_out_jobs: int
     power_factors: Mapping[str, float]
@@ -43,12 +47,12 @@ class ReplayFiles:
 
 
 def build_twin(history: SiteHistory, folder: Path, max_jobs: int) -> ReplayFiles:
-    """Write the site's world, and its jobs before and after the split; files that are there already are used.
+    """Write the site's world, its jobs before the split, and and two stretches after it.
 
     Args:
         history: The site's.
         folder: For the files.
-        max_jobs: In each of the two: the newest before the split, and the first after it.
+        max_jobs: In each of the three: the newest before the split, and the first of each half of those after it.
 
     Raises:
         TrainingError: too few jobs can be replayed.
@@ -61,18 +65,21 @@ def build_twin(history: SiteHistory, folder: Path, max_jobs: int) -> ReplayFiles
     write_atomically(path, world_to_toml(world).encode(), mode=0o644)
     world = load_world(path)
     learned = history.learned_from[-max_jobs:]
-    held_out = history.held_out[:max_jobs]
+    later = sorted(history.held_out, key=lambda state: state.submitted_at_seconds)
+    held_out, judged = later[: len(later) // 2][:max_jobs], later[len(later) // 2 :][:max_jobs]
     counts = []
-    for states, name in ((learned, LEARNED_FILE), (held_out, HELD_OUT_FILE)):
+    for states, name in ((learned, LEARNED_FILE), (held_out, HELD_OUT_FILE), (judged, JUDGED_FILE)):
         counts.append(_write(states, world, folder / name))
     if min(counts) < 1:
         raise TrainingError(
-            f"{counts[0]} jobs before and {counts[1]} after the split can be replayed: at least one of each is needed"
+            f"{counts[0]} jobs before, {counts[1]} after the split and {counts[2]} later ones for the gate can be "
+            "replayed: at least one of each is needed"
         )
     return ReplayFiles(
         world=path,
         learned_from=folder / LEARNED_FILE,
         held_out=folder / HELD_OUT_FILE,
+        judged=folder / JUDGED_FILE,
         learned_jobs=counts[0],
         held_out_jobs=counts[1],
         power_factors=factors,

@@ -9,7 +9,7 @@ import json
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import exp, isfinite, log
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -190,8 +190,7 @@ def tune(  # noqa: PLR0913  # what is searched, where, and how it is reported
         return Tuned(policy=None, learned_cost=1.0, held_out_cost=None, figures={})
     text = price_text(best)
     # A part of the time is kept for this: without it nothing that was found can be trusted.
-    checked = replace(held_out, deadline_seconds=held_out.deadline_seconds)
-    live_cost, own_cost = checked.costs([live_text, served_text(text, config)])
+    live_cost, own_cost = held_out.costs([live_text, served_text(text, config)])
     if live_cost is None or own_cost is None:
         say("the held-out days could not be replayed in time: the prices stay as they are")
         return Tuned(policy=None, learned_cost=cost, held_out_cost=None, figures={})

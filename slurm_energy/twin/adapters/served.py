@@ -39,6 +39,8 @@ from slurm_energy.twin.adapters.view import TwinView, job_request
 from slurm_energy.twin.engine.job import Job, JobRun
 from slurm_energy.twin.engine.knowledge import KnownEnd, known_end
 
+KnownClocks = Mapping[tuple[str, str], Mapping[GpuTypeName, LearnedClock]]
+"""By login name and group of jobs."""
 CLAMPING = frozenset(
     {
         Reason.SLOWDOWN_BOUND,
@@ -58,8 +60,10 @@ class ServedPolicy(PlacementRule):
     routes = True
     observes_ends = True
 
-    def __init__(self, policy: Policy, config: Config) -> None:
+    def __init__(self, policy: Policy, config: Config, clocks: KnownClocks | None = None) -> None:
+        """Serve a policy; `clocks` are those of names that a candidate brings."""
         self.name = policy.name
+        self._clocks = clocks or {}
         self.version = policy.version
         self.reasons: Counter[Reason] = Counter()
         self._policy = policy
@@ -139,8 +143,14 @@ class ServedPolicy(PlacementRule):
             claimed_gpus=claimed,
             work=work if self._config.policy.learn_from_runs else None,
             scaling=self._runs.scaling(job) if job.asked_gpus else None,
-            learned_clocks=self._runs.clocks_of(job) if self.trials is not None else None,
+            learned_clocks={
+                **self._named_clocks(job),
+                **(self._runs.clocks_of(job) if self.trials is not None else {}),
+            },
         )
+
+    def _named_clocks(self, job: Job) -> Mapping[GpuTypeName, LearnedClock]:
+        return self._clocks.get((job.user, job_group(job.name, _key(job))), {}) if self._clocks and job.name else {}
 
     def rerouted(self, view: ClusterView) -> Mapping[int, Reroute]:
         """Decide the jobs that wait again, as the daemon does: in their order, on what those before leave."""

@@ -1,5 +1,6 @@
 """A candidate's folder: what was written is read again, each part alone, and nothing damaged is used."""
 
+import hashlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -96,3 +97,42 @@ def test_a_folder_of_another_candidate_is_not_replaced(tmp_path: Path) -> None:
 def test_a_folder_that_is_none_says_so(tmp_path: Path) -> None:
     with pytest.raises(CandidateError, match="does not exist"):
         read_candidate(tmp_path)
+
+
+def with_part(folder: Path, name: str, content: str) -> Path:
+    """Put a part into a candidate's folder, with its digest in the document."""
+    old = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+    (folder / name).write_text(content)
+    document = (folder / "candidate.toml").read_text()
+    (folder / "candidate.toml").write_text(document.replace(old, hashlib.sha256(content.encode()).hexdigest()))
+    return folder
+
+
+def test_a_damaged_document_or_network_is_a_candidate_that_cannot_be_read(tmp_path: Path) -> None:
+    folder = tmp_path / "one"
+    write_candidate(WHOLE, folder)
+    document = (folder / "candidate.toml").read_text()
+    (folder / "candidate.toml").write_text(document.replace("seeds = [3, 4]", "seeds = [inf]"))
+    with pytest.raises(CandidateError, match="cannot be read"):
+        read_candidate(folder)
+    other = tmp_path / "two"
+    write_candidate(CandidatePolicy(candidate_id="n", made_at_seconds=1.0, network=shipped_folder()), other)
+    for file in (other / "network").iterdir():
+        file.write_bytes(b"{")
+    with pytest.raises(CandidateError, match="cannot be read"):
+        read_candidate(other)
+
+
+def test_weights_cannot_name_a_network(tmp_path: Path) -> None:
+    folder = tmp_path / "one"
+    write_candidate(WHOLE, folder)
+    with pytest.raises(CandidateError, match="a network comes as network/"):
+        read_candidate(with_part(folder, "weights.json", '{"format": 1, "policy": "gnn"}'))
+
+
+def test_number_beyond_what_a_double_holds_is_not_finite(tmp_path: Path) -> None:
+    folder = tmp_path / "one"
+    write_candidate(WHOLE, folder)
+    content = '{"format": 1, "clocks": [], "time_factors": {"a100": 1e999}, "power_factors": {}}'
+    with pytest.raises(CandidateError, match="1e999 is not finite"):
+        read_candidate(with_part(folder, "estimates.json", content))

@@ -8,10 +8,12 @@ import pytest
 from slurm_energy.config import Config
 from slurm_energy.domain.cluster import ClusterSnapshot, PartitionState
 from slurm_energy.domain.decision import PolicyAnswer
+from slurm_energy.domain.ids import GpuTypeName
+from slurm_energy.domain.trials import LearnedClock
 from slurm_energy.errors import ConfigError, PolicyError
 from slurm_energy.evaluation.contenders import create_contender, served_names
 from slurm_energy.policy.base import Case, FollowingPolicy
-from slurm_energy.policy.registry import create_rule, known_policy_names
+from slurm_energy.policy.registry import create_policy, create_rule, known_policy_names
 from slurm_energy.twin.adapters.served import ServedPolicy, served_policy
 from slurm_energy.twin.adapters.view import job_request
 from slurm_energy.twin.engine.events import WorkloadArrivals
@@ -162,6 +164,23 @@ def test_every_policy_of_the_daemon_can_contend() -> None:
     assert {create_contender(name).name for name in served_names()} == set(known_policy_names())
     with pytest.raises(ConfigError, match="checkpoint"):
         create_contender("daemon/gnn:checkpoint=")
+
+
+def test_clocks_that_a_candidate_brings_for_a_name_are_used_by_its_users_jobs_alone() -> None:
+    gpu_type = GpuTypeName("a100-sxm4-80gb")
+    known = LearnedClock(
+        sm_clock_mhz=1110,
+        default_clock_mhz=1410,
+        slowdown=0.02,
+        error=0.004,
+        energy_change=-0.3,
+        runs=9,
+        by_trial=False,
+    )
+    policy = ServedPolicy(create_policy(Config()), Config(), {("ann", "own"): {gpu_type: known}})
+    jobs = tuple(make_job(number, user=user, name="own") for number, user in ((1, "ann"), (2, "bob")))
+    outcome = run(LAB, Workload(name="jobs", jobs=jobs), policy)
+    assert outcome.clock[0] < outcome.clock[1]
 
 
 class Follower:

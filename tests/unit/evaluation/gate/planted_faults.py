@@ -31,7 +31,8 @@ PLACES: Mapping[tuple[str, ...], Sequence[str]] = {
         "_memory_allowed _time_fits _listed _group_allowed refusal",
     ),
     ("landing", "fair exchange", "open partitions with room"): [
-        *functions("site.comparison", "landing_on first_tried with_room rivals_of time_ratio slowdown_left"),
+        *functions("site.comparison", "landing_on first_tried with_room rivals_of time_ratio"),
+        *functions("site.type_bound", "slowdown_left"),
         *functions("site.clock_terms", "ClockTerms.is_worth_its_time ClockTerms.min_ratio"),
     ],
     ("formula of the cost", "price of power", "bounds of a job", "masks and power", "cheapest of the allowed"): [

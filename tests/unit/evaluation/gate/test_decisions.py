@@ -2,6 +2,8 @@ import pytest
 from gate_samples import make_candidate
 
 from slurm_energy.config import Config
+from slurm_energy.domain.ids import GpuTypeName
+from slurm_energy.domain.trials import LearnedClock
 from slurm_energy.evaluation.gate.decisions import (
     ProbeDecisions,
     decided,
@@ -11,7 +13,8 @@ from slurm_energy.evaluation.gate.decisions import (
     share_changed,
 )
 from slurm_energy.evaluation.gate.sheet import StageVerdict
-from slurm_energy.evaluation.gate.states import edge_states
+from slurm_energy.evaluation.gate.states import edge_states, probe_states
+from slurm_energy.policy.candidate import NameClocks, SiteEstimates
 
 PROBE = list(edge_states(300, seed=3))
 
@@ -52,3 +55,24 @@ def test_review_queue_has_decisions_that_differ_alone_the_costly_ones_first() ->
     costly = [item.joules for item in queue if item.why == "costly"]
     assert costly == sorted(costly, reverse=True)
     assert review_queue(make_candidate(), make_candidate(), Config(), PROBE, size=6) == ()
+
+
+def test_clocks_of_names_are_seen_in_the_probe() -> None:
+    gpu_type = GpuTypeName("a100-sxm4-80gb")
+    clock = LearnedClock(
+        sm_clock_mhz=1110,
+        default_clock_mhz=1410,
+        slowdown=0.02,
+        error=0.004,
+        energy_change=-0.3,
+        runs=9,
+        by_trial=False,
+    )
+    names = SiteEstimates(clocks=(NameClocks(user_id=1234, group="own", clocks={gpu_type: clock}),))
+    named = make_candidate("slurm-default", estimates=names)
+    probe = list(probe_states(named, 100, seed=3))
+    mine, theirs = (decided(one, Config(), probe) for one in (named, make_candidate("slurm-default")))
+    assert mine[:100] == theirs[:100]
+    assert "1110 MHz" in mine[-1]
+    result = novelty(ProbeDecisions(candidate=mine, incumbent=theirs, archived={}), 0.3)
+    assert result.summary == "changes 1 of 101 decisions"

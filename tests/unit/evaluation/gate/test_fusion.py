@@ -84,3 +84,17 @@ def test_fused_value_below_the_bound_stops() -> None:
     assert fusion_result(found, 0.5).verdict is StageVerdict.STOPPED
     assert fusion_result(found, 0.2).verdict is StageVerdict.PASSED
     assert fused([make_stage("logic", None)], {}, ()) is None
+
+
+def test_one_preference_among_five_criteria_contradicts_nothing() -> None:
+    found = pairwise_weights(("a", "b", "c", "d", "e"), {"a/b": 9.0})
+    assert found.consistency_ratio == 0.0
+    assert found.weights["a"] / found.weights["b"] == pytest.approx(9.0)
+    assert found.weights["c"] == pytest.approx(found.weights["d"]) == pytest.approx(found.weights["e"])
+    assert found.weights["a"] / found.weights["c"] == pytest.approx(3.0)
+
+
+def test_pair_that_is_not_compared_follows_from_those_that_are() -> None:
+    found = pairwise_weights(("a", "b", "c"), {"a/b": 2.0, "b/c": 3.0})
+    assert found.weights["a"] / found.weights["c"] == pytest.approx(6.0)
+    assert found.consistency_ratio == 0.0

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from gate_samples import make_log
 
@@ -57,3 +59,28 @@ def test_twin_within_the_logs_interval_passes() -> None:
 def test_logged_decision_that_could_not_happen_is_refused() -> None:
     with pytest.raises(ValueRangeError, match=r"probability 0\.0"):
         LoggedDecision(user="u", group="g", action="", probability=0.0, cost=1.0, candidate_action="")
+
+
+def test_names_that_one_user_alone_has_are_known_by_their_own_runs() -> None:
+    # Nothing was drawn by chance: half of each user's runs were low, and cost a tenth less.
+    rows = [
+        LoggedDecision(
+            user=f"user{user}",
+            group=f"user{user}/train",
+            action="low" if number % 2 else "",
+            probability=1.0,
+            cost=0.9 if number % 2 else 1.0,
+            candidate_action="low",
+        )
+        for user in range(10)
+        for number in range(40)
+    ]
+    found = off_policy_estimate(rows)
+    assert found is not None
+    assert found.saving.mean == pytest.approx(1.0 - 0.9 / 0.95, abs=0.01)
+
+
+def test_action_that_was_never_done_is_not_judged() -> None:
+    rows = [replace(row, candidate_action="lower still") for row in make_log(400, saving=0.1)]
+    assert off_policy_estimate(rows) is None
+    assert "ever tried" in off_policy_result(None, None).summary

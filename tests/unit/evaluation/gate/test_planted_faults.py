@@ -14,6 +14,7 @@ def test_fault_is_in_force_only_while_it_is_planted() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_planted_faults_are_refuted() -> None:
     faults = planted_faults(FAULTS)
     alive = [fault for fault, names in faults if refuted_by(fault, names) is None]

@@ -87,3 +87,18 @@ def test_twin_that_is_far_off_last_week_stops_and_shows_its_errors() -> None:
     assert near.figures["earlier_stops_off_policy"] == 2.0
     assert near.verdict is StageVerdict.PASSED
     assert far.verdict is StageVerdict.STOPPED
+
+
+def test_more_seeds_of_the_same_jobs_do_not_make_the_saving_surer() -> None:
+    # Seeds draw users again and again from one set of jobs: their spread is the doubt about that set.
+    limits = LoopLimits(tolerance=0.0, max_seeds=20)
+    found = self_evaluation(outcomes(*[0.0, 0.04] * 10), limits, 0, ticks(0.0))
+    assert found.saving.low < -0.02
+    assert found.saving.high > 0.06
+
+
+def test_fewer_seeds_than_the_least_are_not_judged() -> None:
+    limits = LoopLimits(seconds=0.0)
+    result = twin_result(self_evaluation(outcomes(0.05), limits, 0, ticks(1.0)), limits)
+    assert result.verdict is StageVerdict.NOT_JUDGED
+    assert result.summary.startswith("1 of at least 3 seeds")
