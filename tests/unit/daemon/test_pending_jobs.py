@@ -11,7 +11,7 @@ from slurm_energy.config import RoutingConfig
 from slurm_energy.daemon.decide import Decided, Decider, Known
 from slurm_energy.daemon.pending.round import RoundResult, look_at_pending
 from slurm_energy.daemon.pending.tracked import Attempt, TrackedJobs, count_field, updatable
-from slurm_energy.daemon.pending.updates import complaints, is_denied
+from slurm_energy.daemon.pending.updates import complaints, is_right_missing, is_unchanged
 from slurm_energy.domain.cluster import ClusterSnapshot, JobState
 from slurm_energy.domain.decision import DecisionEntry, Reason
 from slurm_energy.domain.gpu_count import GpuCountOption
@@ -410,9 +410,9 @@ def test_the_commands_that_scontrol_repeats_are_no_complaint() -> None:
     [
         ("", False),
         ("slurm_update error: Job is no longer pending execution", False),
-        ("slurm_update error: Access/permission denied", True),
+        ("slurm_update error: Access/permission denied", False),
         ("slurm_update error: User id is missing", True),
     ],
 )
 def test_a_missing_right_is_told_from_a_refused_job(said: str, expected: bool) -> None:
-    assert is_denied(said) is expected
+    assert is_right_missing(said) is expected
