@@ -11,7 +11,7 @@ from slurm_energy.config import RoutingConfig
 from slurm_energy.daemon.decide import Decided, Decider, Known
 from slurm_energy.daemon.pending.round import RoundResult, look_at_pending
 from slurm_energy.daemon.pending.tracked import Attempt, TrackedJobs, count_field, updatable
-from slurm_energy.daemon.pending.updates import complaints, is_right_missing, is_unchanged
+from slurm_energy.daemon.pending.updates import complaints, is_right_missing
 from slurm_energy.domain.cluster import ClusterSnapshot, JobState
 from slurm_energy.domain.decision import DecisionEntry, Reason
 from slurm_energy.domain.gpu_count import GpuCountOption
