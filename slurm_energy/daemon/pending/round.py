@@ -11,7 +11,7 @@ from heapq import merge
 from slurm_energy.config import RoutingConfig
 from slurm_energy.daemon.decide import Decided, Decider, Known
 from slurm_energy.daemon.pending.choice import Choice, choose
-from slurm_energy.daemon.pending.tracked import JOBS_PER_STEP, Attempt, JobShape, TrackedJob, TrackedJobs
+from slurm_energy.daemon.pending.tracked import JOBS_PER_STEP, Attempt, Finding, JobShape, TrackedJob, TrackedJobs
 from slurm_energy.domain.cluster import ClusterSnapshot, JobState
 from slurm_energy.domain.decision import ChangeOutcome, DecisionChange, EnergyDecision
 from slurm_energy.domain.ids import DecisionId, JobId, PartitionName, decision_in_comment
@@ -79,8 +79,10 @@ def look_at_pending(  # noqa: PLR0913, PLR0917  # each is one thing that the dae
         if decision_id is not None:
             seen.add(decision_id)
             own = tracked.jobs.get(decision_id)
-            if own is not None and job.state == "PENDING" and job.blocked_by_limit:
-                _put_back(own, job, snapshot.taken_at_seconds, max_updates, now_seconds, result)
+            if own is not None and job.state == "PENDING" and (job.blocked_by_limit or not job.waits_for_room):
+                finding = _see(own, job, snapshot.taken_at_seconds, now_seconds, result)
+                if finding != "closed" and job.blocked_by_limit and len(result.updates) < max_updates:
+                    _put_back(own, job, result)
         if number % JOBS_PER_STEP == 0:
             yield
     waiting: list[list[JobState]] = []
@@ -91,9 +93,7 @@ def look_at_pending(  # noqa: PLR0913, PLR0917  # each is one thing that the dae
         first: PartitionName | None = None
         shape = JobShape.of(job)
         if own is not None:
-            finding = own.see(job, snapshot.taken_at_seconds)
-            if finding == "changed" or finding == "refused":  # noqa: PLR1714  # mypy follows this form
-                result.changes.append(_change(own, finding, now_seconds))
+            finding = _see(own, job, snapshot.taken_at_seconds, now_seconds, result)
             if finding != "closed" and _may_decide(own, settings, now_seconds):
                 may_update = settings.redecide == "on" and len(result.updates) < max_updates
                 may_update = may_update and not _starts_soon(job, now_seconds)
@@ -112,25 +112,21 @@ def look_at_pending(  # noqa: PLR0913, PLR0917  # each is one thing that the dae
     yield from tracked.forget_missing(frozenset(seen))
 
 
-def _put_back(
-    own: TrackedJob,
-    job: JobState,
-    taken_at_seconds: float,
-    max_updates: int,
-    now_seconds: float,
-    result: RoundResult,
-) -> None:
+def _see(own: TrackedJob, job: JobState, taken_at_seconds: float, now_seconds: float, result: RoundResult) -> Finding:
+    """Take in what the snapshot shows of a job, and note what became of its last update."""
+    finding = own.see(job, taken_at_seconds)
+    if finding == "changed" or finding == "refused":  # noqa: PLR1714  # mypy follows this form
+        result.changes.append(_change(own, finding, now_seconds))
+    return finding
+
+
+def _put_back(own: TrackedJob, job: JobState, result: RoundResult) -> None:
     """Give a job that Slurm would not start as it is what it had at first, in one update; it is not changed again.
 
     A limit may have come since the job was submitted, and Slurm does not look at all limits when a job is changed.
     """
-    finding = own.see(job, taken_at_seconds)
-    if finding == "changed" or finding == "refused":  # noqa: PLR1714  # mypy follows this form
-        result.changes.append(_change(own, finding, now_seconds))
     before = own.at_first
-    if finding == "closed" or own.attempt is not None or own.is_put_back or len(result.updates) >= max_updates:
-        return
-    if before is None or before.shape == own.shape:
+    if own.attempt is not None or own.is_put_back or before is None or before.shape == own.shape:
         return
     text = _update_text(own, job, before.shape)
     entry = replace(before.entry, may_change=True)

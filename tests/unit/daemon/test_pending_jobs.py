@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from heapq import merge
 from typing import Any
 
 import pytest
@@ -9,9 +10,9 @@ from policy_factory import NOW, ids, make_config, make_job, make_node, make_snap
 
 from slurm_energy.config import RoutingConfig
 from slurm_energy.daemon.decide import Decided, Decider, Known
-from slurm_energy.daemon.pending.round import RoundResult, look_at_pending
-from slurm_energy.daemon.pending.tracked import Attempt, TrackedJobs, count_field, updatable
-from slurm_energy.daemon.pending.updates import complaints, is_right_missing
+from slurm_energy.daemon.pending.round import RoundResult, _place_in_queue, _sorted_parts, look_at_pending
+from slurm_energy.daemon.pending.tracked import JOBS_PER_STEP, Attempt, TrackedJobs, count_field, updatable
+from slurm_energy.daemon.pending.updates import complaints, is_right_missing, is_unchanged
 from slurm_energy.domain.cluster import ClusterSnapshot, JobState
 from slurm_energy.domain.decision import DecisionEntry, Reason
 from slurm_energy.domain.gpu_count import GpuCountOption
@@ -416,3 +417,99 @@ def test_the_commands_that_scontrol_repeats_are_no_complaint() -> None:
 )
 def test_a_missing_right_is_told_from_a_refused_job(said: str, expected: bool) -> None:
     assert is_right_missing(said) is expected
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ("7 PENDING 1:00:00 N/A gres:gpu:4 a100", True),
+        ("7 PENDING 1:00:00 gres/gpu:4 N/A a100", True),
+        ("7 PENDING 1:00:00 N/A N/A a100", True),
+        ("7 RUNNING 1:00:00 N/A gres:gpu:4 a100", False),
+        ("7 PENDING 30:00 N/A gres:gpu:4 a100", False),
+        ("7 PENDING UNLIMITED N/A gres:gpu:4 a100", False),
+        ("7 PENDING 1:00:00 N/A gres:gpu:2 a100", False),
+        ("7 PENDING 1:00:00 N/A gres:gpu:4 a100,a40", False),
+        ("7 PENDING unreadable N/A gres:gpu:4 a100", False),
+    ],
+)
+def test_squeue_tells_right_before_an_update_whether_the_job_is_as_it_was(row: str, expected: bool) -> None:
+    tracked = TrackedJobs()
+    look(tracked, snapshot(waiting(submitted(tracked)), seconds=5))
+    assert is_unchanged(one(tracked), row.split()) is expected
+
+
+def test_an_update_that_slurm_makes_after_scontrol_was_given_up_counts_as_ours() -> None:
+    tracked = TrackedJobs()
+    job = waiting(submitted(tracked))
+    look(tracked, snapshot(job, seconds=5))
+    look(tracked, snapshot(job, a40_free=True, seconds=10))
+    one(tracked).attempt = replace(one(tracked).attempt, ended_at_seconds=NOW + 130, may_come_late=True)
+    assert look(tracked, snapshot(job, seconds=100)).changes == [], "it may still be made"
+    assert [change.outcome for change in look(tracked, snapshot(job, seconds=140)).changes] == ["refused"]
+    moved = replace(job, partitions=(PartitionName("a40"), PartitionName("a100")))
+    assert [change.outcome for change in look(tracked, snapshot(moved, seconds=150)).changes] == ["changed"]
+    assert (one(tracked).closed, one(tracked).shape.partitions) == ("", ("a40", "a100"))
+
+
+def test_a_job_is_put_back_to_what_it_was_at_first_in_one_update_after_refusals_too() -> None:
+    options = tuple(GpuCountOption(gpus=gpus, nodes=1, cpus_per_node=1) for gpus in (1, 2, 4))
+    asked = make_job(4, time_limit_minutes=60.0, count_options=options, options=EnergyOptions(gpu_counts=(1, 2, 4)))
+    tracked = TrackedJobs()
+    decided = submitted(tracked, asked)
+    job = waiting(decided)
+    look(tracked, snapshot(job, seconds=5))
+    own = one(tracked)
+    both = (PartitionName("a40"), PartitionName("a100"))
+    own.shape = replace(own.shape, partitions=both, gpus=2, time_limit_minutes=120.0)  # after two changes
+    own.entry, own.count_open, own.partitions_open, own.refusals = replace(own.entry, gpus=2), False, False, 2
+    held = replace(job, partitions=both, gpu_count=2, time_limit_minutes=120.0)
+    held = replace(held, waits_for_room=False, blocked_by_limit=True)
+    result = look(tracked, snapshot(held, seconds=20))
+    assert texts(result) == ["JobId=7 Partition=a100 TresPerNode=gres:gpu:4 TimeLimit=60"]
+    own.attempt = replace(own.attempt, ended_at_seconds=NOW + 20)
+    look(tracked, snapshot(job, seconds=30))
+    newest = tracked.newer_entry(decided.decision.decision_id)
+    assert newest is not None
+    assert (newest.gpus, newest.clocks_mhz) == (4, decided.entry.clocks_mhz), "the clocks of then, for that number"
+
+
+def test_submissions_are_answered_between_steps_of_a_long_queue() -> None:
+    jobs = tuple(
+        JobState(
+            job_id=JobId(number),
+            user_name="bob",
+            user_id=2000,
+            name="other",
+            state="RUNNING" if number % 2 else "PENDING",
+            partitions=(PartitionName("a100"),),
+            submitted_at_seconds=NOW - number % 7,
+            gpu_count=1,
+            priority=number * 7919 % 101,
+            waits_for_room=number % 4 == 0,
+        )
+        for number in range(1, 3001)
+    )
+    now = snapshot(*jobs)
+    tracked, result = TrackedJobs(), RoundResult()
+    parts: list[list[JobState]] = []
+    assert sum(1 for _ in _sorted_parts(now, parts)) >= len(jobs) // JOBS_PER_STEP
+    in_order = list(merge(*parts, key=_place_in_queue))
+    assert in_order == sorted(
+        (job for job in jobs if job.state == "PENDING" and job.waits_for_room), key=_place_in_queue
+    )
+    assert max(map(len, parts)) <= JOBS_PER_STEP
+    steps = look_at_pending(tracked, now, decider(), lambda shown, *_: Known(snapshot=shown), ON, 9, NOW, result)
+    scans = 2 * (len(jobs) // JOBS_PER_STEP)
+    assert sum(1 for _ in steps) >= scans + len(in_order)
+
+
+def test_a_held_job_that_its_user_gives_less_time_keeps_no_clock_for_more() -> None:
+    tracked = TrackedJobs()
+    decided = submitted(tracked)
+    job = waiting(decided)
+    look(tracked, snapshot(job, seconds=5))
+    look(tracked, snapshot(replace(job, waits_for_room=False, time_limit_minutes=20.0), seconds=10))
+    newest = tracked.newer_entry(decided.decision.decision_id)
+    assert newest is not None
+    assert (newest.clocks_mhz, newest.time_limit_minutes) == ({}, 20)
