@@ -36,7 +36,7 @@ _Value = TypeVar("_Value", int, float)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class JobChoice:
     """What a job is to have, and what its node is told of it."""
 
     shape: JobShape
@@ -44,7 +44,7 @@ class Choice:
     entry: DecisionEntry
 
 
-def choose(own: TrackedJob, decide: Decide, snapshot: ClusterSnapshot, *, may_update: bool) -> Choice | None:
+def choose(own: TrackedJob, decide: Decide, snapshot: ClusterSnapshot, *, may_update: bool) -> JobChoice | None:
     """Return what is best for a job now, None where nothing can be said of it.
 
     Args:
@@ -126,7 +126,7 @@ def _resized(own: TrackedJob, decision: EnergyDecision) -> JobShape:
     return replace(shape, gpus=decision.gpus, time_limit_minutes=limit)
 
 
-def _with_clocks(own: TrackedJob, decided: Decided, shape: JobShape, snapshot: ClusterSnapshot) -> Choice:
+def _with_clocks(own: TrackedJob, decided: Decided, shape: JobShape, snapshot: ClusterSnapshot) -> JobChoice:
     """Return a choice with the clocks of a decision, and those that the job keeps where the decision does not look."""
     limit, decided_limit = shape.time_limit_minutes, decided.entry.time_limit_minutes
     if shape.gpus != _count(decided) or (limit is not None and (decided_limit is None or decided_limit > limit)):
@@ -136,7 +136,7 @@ def _with_clocks(own: TrackedJob, decided: Decided, shape: JobShape, snapshot: C
     plain = _without_clocks(own, decided, shape)
     kept = _kept_types(own, decided.decision, shape, snapshot)
     old, new = own.entry, decided.entry
-    return Choice(
+    return JobChoice(
         shape=shape,
         decision=replace(
             plain.decision,
@@ -152,7 +152,7 @@ def _with_clocks(own: TrackedJob, decided: Decided, shape: JobShape, snapshot: C
     )
 
 
-def _without_clocks(own: TrackedJob, decided: Decided, shape: JobShape) -> Choice:
+def _without_clocks(own: TrackedJob, decided: Decided, shape: JobShape) -> JobChoice:
     limits = [limit for limit in (shape.time_limit_minutes, decided.entry.time_limit_minutes) if limit is not None]
     decision_id = own.decision.decision_id
     entry = replace(
@@ -163,7 +163,7 @@ def _without_clocks(own: TrackedJob, decided: Decided, shape: JobShape) -> Choic
         time_limit_minutes=max(1, int(min(limits))) if limits else None,
         min_limit_minutes=None,
     )
-    return Choice(
+    return JobChoice(
         shape=shape,
         decision=replace(decided.decision, decision_id=decision_id, clocks=(), trial_bounds={}),
         entry=entry.without_clocks(),

@@ -10,7 +10,7 @@ from heapq import merge
 
 from slurm_energy.config import RoutingConfig
 from slurm_energy.daemon.decide import Decided, Decider, Known
-from slurm_energy.daemon.pending.choice import Choice, choose
+from slurm_energy.daemon.pending.choice import JobChoice, choose
 from slurm_energy.daemon.pending.tracked import JOBS_PER_STEP, Attempt, Finding, JobShape, TrackedJob, TrackedJobs
 from slurm_energy.domain.cluster import ClusterSnapshot, JobState
 from slurm_energy.domain.decision import ChangeOutcome, DecisionChange, EnergyDecision
@@ -162,7 +162,7 @@ def _may_decide(own: TrackedJob, settings: RoutingConfig, now_seconds: float) ->
 
 
 def _consider(
-    own: TrackedJob, job: JobState, choice: Choice, may_update: bool, now_seconds: float, result: RoundResult
+    own: TrackedJob, job: JobState, choice: JobChoice, may_update: bool, now_seconds: float, result: RoundResult
 ) -> PartitionName | None:
     """Take over what is better now; return where the job would start, where it was sent there."""
     decision, entry, wanted = choice.decision, choice.entry, choice.shape

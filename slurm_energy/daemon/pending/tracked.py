@@ -299,8 +299,9 @@ def count_field(job: JobRequest, gpus: int, fields: Mapping[str, str]) -> CountF
     given = [key for key in (*_FIELDS, "tres_per_task", "tres_per_socket", "ntasks_per_tres") if fields.get(key)]
     if len(given) != 1 or given[0] not in _FIELDS or job.time_limit_minutes is None:
         return None
-    if len(updatable(job)) < 2 or all(one.gpus != gpus for one in updatable(job)):
-        return None
+    options = updatable(job)
+    if len(options) < 2 or all(one.gpus != gpus for one in options) or any(one.nodes != 1 for one in options):
+        return None  # nodes of several cannot tell whether the job has the number that its clock was chosen for
     text = fields[given[0]]
     before, colon, digits = text.rpartition(":")
     if not colon or not digits.isdecimal() or "," in text or int(digits) != job.gpu_count:

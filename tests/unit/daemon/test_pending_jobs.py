@@ -513,3 +513,10 @@ def test_a_held_job_that_its_user_gives_less_time_keeps_no_clock_for_more() -> N
     newest = tracked.newer_entry(decided.decision.decision_id)
     assert newest is not None
     assert (newest.clocks_mhz, newest.time_limit_minutes) == ({}, 20)
+
+
+@pytest.mark.parametrize("nodes", [0, 2], ids=["left to Slurm", "several"])
+def test_the_number_of_a_job_that_may_get_several_nodes_stays(nodes: int) -> None:
+    options = tuple(GpuCountOption(gpus=gpus, nodes=nodes, cpus_per_node=1) for gpus in (2, 4))
+    job = make_job(4, time_limit_minutes=60.0, count_options=options, options=EnergyOptions(gpu_counts=(2, 4)))
+    assert count_field(job, 4, {"tres_per_job": "gres:gpu:4"}) is None
