@@ -106,6 +106,9 @@ class Decider:
         if complaints:
             decision = replace(decision, notes=(*decision.notes, *complaints))
         entry = decision_entry(decision, time_limit_minutes(request, decision, snapshot))
+        if request.count_options:
+            least = time_limit_minutes(request, replace(decision, gpus=request.gpu_count), snapshot)  # longer for fewer
+            entry = replace(entry, gpus=decision.gpus or request.gpu_count or None, min_limit_minutes=least)
         return Decided(decision=decision, job=request, entry=entry, complaints=complaints)
 
     def rehearse(self, snapshot: ClusterSnapshot) -> Iterator[None]:

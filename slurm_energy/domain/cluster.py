@@ -258,7 +258,7 @@ class JobState:
     expected_start_seconds: float | None = None
     """Unix time at which Slurm plans to start a pending job; None where it has no plan."""
     blocked_by_limit: bool = False
-    """Whether a pending job does not start for what it asks for: a limit of its account, QOS or partition."""
+    """Whether a pending job does not start for its own size: no end of other jobs would let it start."""
     waits_for_room: bool = True
     """Whether a pending job would start if there were room: not while it is held, depends on others or is for later."""
 

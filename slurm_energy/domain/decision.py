@@ -1,7 +1,7 @@
 """What a policy decides for one job, why, and the entry that carries it to the nodes."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal
 
@@ -13,6 +13,7 @@ from slurm_energy.forms import is_feature_name, is_plain
 ENTRY_NAME = "ENERGY_DECISION"
 """Name in Slurm's spank_job_env; hooks see it as SPANK_ENERGY_DECISION."""
 MAX_ENTRY_BYTES = 1024
+MAX_ENTRY_GPUS = 1_000_000
 MAX_CLOCK_MHZ = 10_000
 MAX_POWER_LIMIT_WATTS = 10_000
 MAX_TRIAL_BOUND = 0.999
@@ -244,22 +245,35 @@ class DecisionEntry:
     """Slowdown that trials of clocks may come up to, by GPU type; without an entry none are made."""
     may_change: bool = False
     """Whether the daemon may know a newer one when the job starts: its nodes then ask for it."""
+    gpus: int | None = None
+    """Of the whole job, for which clocks and trials were chosen; None: the number cannot have changed since."""
+    min_limit_minutes: int | None = None
+    """Of all numbers of GPUs that the job may have when it starts: what travels in place of its limit where the
+    entry may change."""
+
+    def without_clocks(self) -> "DecisionEntry":
+        """Return the entry with which a node keeps the default clock, and makes no trials."""
+        return replace(self, clocks_mhz={}, assumed_watts={}, trial_bounds={})
 
     def encode(self) -> str:
         """Return the entry, ASCII, no spaces or quotes.
 
         `v=1;id=…;mode=…[;clocks=TYPE:MHZ,…][;watts=TYPE:W,…][;trials=TYPE:HUNDREDTHS OF A PER CENT,…][;limit=MINUTES]
-        [;newer=1]`
+        [;newer=1][;gpus=NUMBER]`
         """
         parts = ["v=1", f"id={self.decision_id}", f"mode={self.mode}"]
         bounds = {name: int(bound * _PER_RATIO + 1e-6) for name, bound in self.trial_bounds.items()}
         for key, table in (("clocks", self.clocks_mhz), ("watts", self.assumed_watts), ("trials", bounds)):
             if table:
                 parts.append(f"{key}=" + ",".join(f"{name}:{number}" for name, number in sorted(table.items())))
-        if self.time_limit_minutes is not None:
-            parts.append(f"limit={self.time_limit_minutes}")
+        limits = (self.time_limit_minutes, self.min_limit_minutes if self.may_change else None)
+        known = [limit for limit in limits if limit is not None]
+        if known:
+            parts.append(f"limit={min(known)}")
         if self.may_change:
             parts.append("newer=1")
+        if self.gpus is not None:
+            parts.append(f"gpus={self.gpus}")
         text = ";".join(parts)
         if len(text) > MAX_ENTRY_BYTES:
             raise ValueRangeError(f"decision entry of {len(text)} bytes is over {MAX_ENTRY_BYTES}")
@@ -282,7 +296,7 @@ class DecisionEntry:
             mode = EnergyMode(fields.get("mode", ""))
         except ValueError:
             raise ValueRangeError(f"decision entry has mode {fields.get('mode', '')[:32]!r}") from None
-        limit = fields.get("limit")
+        limit, gpus = fields.get("limit"), fields.get("gpus")
         bounds = _decode_table(fields.get("trials"), "bound of trials", _PER_RATIO)
         return cls(
             decision_id=parse_decision_id(fields.get("id", "")),
@@ -292,6 +306,7 @@ class DecisionEntry:
             time_limit_minutes=None if limit is None else _bounded_int("time limit in minutes", limit, 0xFFFFFFFD),
             trial_bounds={name: min(bound / _PER_RATIO, MAX_TRIAL_BOUND) for name, bound in bounds.items()},
             may_change=fields.get("newer") == "1",
+            gpus=None if gpus is None else _bounded_int("number of GPUs", gpus, MAX_ENTRY_GPUS),
         )
 
 

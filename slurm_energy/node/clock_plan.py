@@ -35,6 +35,24 @@ def read_entry(text: str | None, events: list[str]) -> DecisionEntry | None:
         return None
 
 
+def entry_for_count(
+    entry: DecisionEntry | None, gpus: int, events: list[str], *, on_one_node: bool
+) -> DecisionEntry | None:
+    """Return the entry without clocks and trials where it was made for another number of GPUs than the job has.
+
+    Args:
+        entry: The decision, None for none.
+        gpus: Of the job on this node.
+        events: Why clocks were left out is added.
+        on_one_node: Whether these are all GPUs of the job.
+    """
+    if entry is None or entry.gpus is None or entry.gpus == gpus or (gpus < entry.gpus and not on_one_node):
+        return entry
+    if entry.clocks_mhz or entry.trial_bounds:
+        events.append(f"decided for {entry.gpus} GPUs, the job has {gpus}: default clock kept")
+    return entry.without_clocks()
+
+
 def plan_clock(
     entry: DecisionEntry | None,
     gpu: GpuIdentity,

@@ -12,7 +12,7 @@ from slurm_energy.domain.energy import QualityFlag
 from slurm_energy.domain.ids import GpuUuid, JobId
 from slurm_energy.errors import DeviceError, SpoolError
 from slurm_energy.node.allocation import Allocation, find_gpus, gpu_mapping
-from slurm_energy.node.clock_plan import plan_clock, plan_trials, read_entry, site_clock_mhz
+from slurm_energy.node.clock_plan import entry_for_count, plan_clock, plan_trials, read_entry, site_clock_mhz
 from slurm_energy.node.context import HookContext, Machine, reach_gpus
 from slurm_energy.node.gpu_order import GpuOrder
 from slurm_energy.node.lock_records import LockRecord
@@ -137,6 +137,8 @@ def _plan(
 
         context.stage("asking the daemon for the newest decision")
         entry = newest_entry(entry, settings, events)
+    held = len(allocation.gpus) + len(allocation.unknown_names)
+    entry = entry_for_count(entry, held, events, on_one_node=hook.on_one_node)
     asked = entry if settings.node.set_clocks else None
     gpus = []
     for identity in allocation.gpus:

@@ -158,9 +158,13 @@ def _reason(row: Mapping[str, object]) -> str:
 
 
 def _blocked_by_limit(row: Mapping[str, object]) -> bool:
-    """Return whether a pending job asks for more than a limit lets start; not one that is held or depends on others."""
+    """Return whether a pending job asks for more than a limit ever lets start; not one that is held or dependent.
+
+    A limit on what a user, an account or a QOS has at a time passes when others of their jobs end: it is none.
+    """
     reason, held = _reason(row), whole(row.get("priority")) == 0 or row.get("hold") is True
-    is_limit = reason.startswith(_LIMIT_REASONS) or reason in _SIZE_REASONS
+    is_of_size = "perjob" in reason or ("max" in reason and "pernode" in reason) or reason.startswith("qosmin")
+    is_limit = is_of_size or reason in _SIZE_REASONS
     return is_limit and not held and not text(row.get("dependency"))
 
 

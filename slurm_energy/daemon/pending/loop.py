@@ -9,12 +9,19 @@ from functools import partial
 
 from slurm_energy.daemon.decide import Known, KnownUser
 from slurm_energy.daemon.pending.round import JobUpdate, RoundResult, look_at_pending, sent_change
-from slurm_energy.daemon.pending.updates import MAX_AT_ONCE, MAX_LINES, JobUpdater, is_denied, missing_right
+from slurm_energy.daemon.pending.updates import (
+    MAX_AT_ONCE,
+    MAX_LINES,
+    JobUpdater,
+    is_denied,
+    is_right_missing,
+    missing_right,
+)
 from slurm_energy.daemon.recorder.entries import change_line
 from slurm_energy.daemon.state import DaemonState
 from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import DecisionChange
-from slurm_energy.domain.ids import PartitionName
+from slurm_energy.domain.ids import JobId, PartitionName
 from slurm_energy.domain.job import JobRequest
 
 logger = logging.getLogger(__name__)
@@ -24,6 +31,10 @@ LOOK_SECONDS = 0.5
 SLICE_SECONDS = 0.002
 """Of deciding, after which submissions are answered."""
 MINUTE_SECONDS = 60.0
+LATE_UPDATE_SECONDS = 120.0
+"""After a scontrol that gave no answer in time: slurmctld may still carry out what it was sent."""
+MAX_DENIED_USERS = 3
+"""Denied for jobs of so many users, and never allowed, an update is one that this process may not make."""
 
 
 class PendingLoop:
@@ -35,7 +46,12 @@ class PendingLoop:
         self._budget_at_seconds = time.monotonic()
         self._budget = float(state.config.routing.redecide_per_minute)
         self._denied_for: object = None
-        """Configuration with which Slurm denied an update: it is not asked again before a reload."""
+        """Configuration with which Slurm denied updates: it is not asked again before a reload."""
+        self._denied_users: set[int] = set()
+        self._counted_for: object = None
+        """Configuration for which the users above are counted."""
+        self._has_changed = False
+        """Whether Slurm has made an update."""
 
     async def run(self) -> None:
         """Look after each snapshot, until cancelled."""
@@ -88,6 +104,7 @@ class PendingLoop:
     def _record(self, changes: Sequence[DecisionChange]) -> None:
         for change in changes:
             self._state.counters[f"waiting jobs: {change.outcome}"] += 1
+            self._has_changed = self._has_changed or change.outcome == "changed"
             self._state.journal.append(partial(change_line, change))
 
     def _note(self) -> str:
@@ -119,15 +136,38 @@ class PendingLoop:
         await asyncio.gather(*(self._send_part(updater, part, places) for part in parts))
 
     async def _send_part(self, updater: JobUpdater, part: list[JobUpdate], places: asyncio.Semaphore) -> None:
-        state, user_id = self._state, part[0].user_id
         async with places:
-            said = ""
-            if self._denied_for is not state.config:
-                try:
-                    said = await updater.update(user_id, [one.text for one in part])
-                except (OSError, TimeoutError, ValueError) as error:
-                    said = str(error) or "scontrol gave no answer in time"
-                state.counters["updates of waiting jobs sent"] += len(part)
+            part = await self._still_right(updater, part)
+            if part:
+                await self._update(updater, part)
+
+    async def _still_right(self, updater: JobUpdater, part: list[JobUpdate]) -> list[JobUpdate]:
+        """Return the updates of jobs that are still as they were decided on; the others are given up, unsent."""
+        state, why, same = self._state, "", frozenset[JobId]()
+        if self._denied_for is state.config:
+            why = "not sent: Slurm denied updates before"
+        else:
+            try:
+                same = await updater.unchanged({one.job_id: one.job for one in part})
+            except (OSError, TimeoutError, ValueError) as error:
+                why = f"not sent: squeue gave no answer: {str(error) or 'it took too long'}"
+        unsent = [one for one in part if one.job_id not in same]
+        for one in unsent:
+            one.job.attempt = None  # the job is as it was, or the next snapshot shows what else it is
+        if unsent:
+            state.counters["updates of waiting jobs not sent"] += len(unsent)
+            why = why or "not sent: the jobs have been changed, or have started, since the last snapshot"
+            logger.info("updates of waiting jobs user_id=%d jobs=%d said=%.400s", part[0].user_id, len(unsent), why)
+        return [one for one in part if one.job_id in same]
+
+    async def _update(self, updater: JobUpdater, part: list[JobUpdate]) -> None:
+        state, user_id, said, is_late = self._state, part[0].user_id, "", False
+        try:
+            said = await updater.update(user_id, [one.text for one in part])
+        except (OSError, TimeoutError, ValueError) as error:
+            is_late = isinstance(error, TimeoutError)
+            said = str(error) or "scontrol gave no answer in time"
+        state.counters["updates of waiting jobs sent"] += len(part)
         now = time.time()
         for one in part:
             # It may start, and end, before the next snapshot: without a complaint it counts as made.
@@ -135,11 +175,22 @@ class PendingLoop:
             if change is not None:
                 self._record([change])
             if one.job.attempt is not None:
-                one.job.attempt = replace(one.job.attempt, ended_at_seconds=now)
+                ended = now + LATE_UPDATE_SECONDS if is_late else now
+                one.job.attempt = replace(one.job.attempt, ended_at_seconds=ended, may_come_late=is_late)
         if said:
             logger.warning("updates of waiting jobs user_id=%d said=%.400s", user_id, said)
+        self._note_denial(user_id, said)
+
+    def _note_denial(self, user_id: int, said: str) -> None:
+        """Stop asking where this process has no right; a denial of one job may be for what that job asks."""
+        config = self._state.config
+        if self._counted_for is not config:
+            self._counted_for, self._denied_users = config, set()
         if is_denied(said):
-            self._denied_for = state.config
+            self._denied_users.add(user_id)
+        denied = not self._has_changed and len(self._denied_users) >= MAX_DENIED_USERS
+        if is_right_missing(said) or denied:
+            self._denied_for = config
 
     def _known(self, snapshot: ClusterSnapshot, job: JobRequest, claimed: Mapping[PartitionName, float]) -> Known:
         state = self._state

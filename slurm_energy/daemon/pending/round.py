@@ -6,33 +6,21 @@ claimed by whoever stands before. A decision leaves no trace in the policy.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from heapq import merge
 
 from slurm_energy.config import RoutingConfig
 from slurm_energy.daemon.decide import Decided, Decider, Known
-from slurm_energy.daemon.pending.tracked import Attempt, JobShape, TrackedJob, TrackedJobs, listed, updatable
+from slurm_energy.daemon.pending.choice import JobChoice, choose
+from slurm_energy.daemon.pending.tracked import JOBS_PER_STEP, Attempt, Finding, JobShape, TrackedJob, TrackedJobs
 from slurm_energy.domain.cluster import ClusterSnapshot, JobState
-from slurm_energy.domain.decision import ChangeOutcome, DecisionChange, EnergyDecision, Reason
-from slurm_energy.domain.ids import DecisionId, PartitionName, decision_in_comment
-from slurm_energy.domain.job import JobRequest, scaled_limit
+from slurm_energy.domain.decision import ChangeOutcome, DecisionChange, EnergyDecision
+from slurm_energy.domain.ids import DecisionId, JobId, PartitionName, decision_in_comment
+from slurm_energy.domain.job import JobRequest
 
 NEAR_START_SECONDS = 30.0
 """A job that Slurm plans to start so soon keeps what it has."""
 MAX_CHANGES = 20
 """Of one job: a decision that goes to and fro is no better one."""
-_NO_ANSWER = frozenset(
-    {
-        Reason.NO_SNAPSHOT,
-        Reason.STALE_SNAPSHOT,
-        Reason.UNKNOWN_PARTITION,
-        Reason.POLICY_ERROR,
-        Reason.POLICY_LOADING,
-        Reason.POLICY_TIMEOUT,
-        Reason.USER_OFF,
-        Reason.OBSERVE_ONLY,
-        Reason.NO_GPU,
-    }
-)
-"""Reasons of a decision that says nothing about the job: what it has stays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +28,7 @@ class JobUpdate:
     """A change of a waiting job that Slurm is to be asked for, in its owner's name."""
 
     job: TrackedJob
+    job_id: JobId
     user_id: int
     text: str
     """`JobId=7 Partition=a40,a100`, without blanks in it."""
@@ -85,127 +74,116 @@ def look_at_pending(  # noqa: PLR0913, PLR0917  # each is one thing that the dae
     yield from free.work_out({})  # what waits is counted in the order of the queue instead
     claimed: dict[PartitionName, float] = {}
     seen: set[DecisionId] = set()
-    for job in snapshot.jobs:
+    for number, job in enumerate(snapshot.jobs, start=1):
         decision_id = decision_in_comment(job.admin_comment)
         if decision_id is not None:
             seen.add(decision_id)
-            if job.state == "PENDING" and job.blocked_by_limit and decision_id in tracked.jobs:
-                _put_back(tracked.jobs[decision_id], job, snapshot.taken_at_seconds, max_updates, now_seconds, result)
-                yield
-    for job in _in_order(snapshot):
+            own = tracked.jobs.get(decision_id)
+            if own is not None and job.state == "PENDING" and (job.blocked_by_limit or not job.waits_for_room):
+                finding = _see(own, job, snapshot.taken_at_seconds, now_seconds, result)
+                if finding != "closed" and job.blocked_by_limit and len(result.updates) < max_updates:
+                    _put_back(own, job, result)
+        if number % JOBS_PER_STEP == 0:
+            yield
+    waiting: list[list[JobState]] = []
+    yield from _sorted_parts(snapshot, waiting)
+    for job in merge(*waiting, key=_place_in_queue):
         decision_id = decision_in_comment(job.admin_comment)
         own = None if decision_id is None else tracked.jobs.get(decision_id)
         first: PartitionName | None = None
         shape = JobShape.of(job)
         if own is not None:
-            finding = own.see(job, snapshot.taken_at_seconds)
-            if finding == "changed" or finding == "refused":  # noqa: PLR1714  # mypy follows this form
-                result.changes.append(_change(own, finding, now_seconds))
+            finding = _see(own, job, snapshot.taken_at_seconds, now_seconds, result)
             if finding != "closed" and _may_decide(own, settings, now_seconds):
-                decided = decider.decide_request(
-                    _request_again(own), known_for(free, own.request, claimed), now_seconds
-                )
+                may_update = settings.redecide == "on" and len(result.updates) < max_updates
+                may_update = may_update and not _starts_soon(job, now_seconds)
+
+                def decide(request: JobRequest) -> Decided:
+                    return decider.decide_request(request, known_for(free, request, claimed), now_seconds)
+
+                choice = choose(own, decide, free, may_update=may_update)
                 result.decided += 1
                 own.decided_at_seconds = now_seconds
-                may_update = settings.redecide == "on" and len(result.updates) < max_updates
-                first = _consider(own, job, decided, may_update, now_seconds, result)
+                if choice is not None:
+                    first = _consider(own, job, choice, may_update, now_seconds, result)
                 shape = own.attempt.shape if own.attempt is not None else own.shape
         _claim(claimed, shape, first, job)
         yield
-    tracked.forget_missing(frozenset(seen))
+    yield from tracked.forget_missing(frozenset(seen))
 
 
-def _put_back(
-    own: TrackedJob,
-    job: JobState,
-    taken_at_seconds: float,
-    max_updates: int,
-    now_seconds: float,
-    result: RoundResult,
-) -> None:
-    """Take back the last change of a job that Slurm would not start as it is; it is not changed again.
-
-    A limit may have come since the job was submitted, and Slurm does not look at all limits when a job is changed.
-    """
+def _see(own: TrackedJob, job: JobState, taken_at_seconds: float, now_seconds: float, result: RoundResult) -> Finding:
+    """Take in what the snapshot shows of a job, and note what became of its last update."""
     finding = own.see(job, taken_at_seconds)
     if finding == "changed" or finding == "refused":  # noqa: PLR1714  # mypy follows this form
         result.changes.append(_change(own, finding, now_seconds))
-    before = own.before
-    if finding == "closed" or own.attempt is not None or before is None or len(result.updates) >= max_updates:
+    return finding
+
+
+def _put_back(own: TrackedJob, job: JobState, result: RoundResult) -> None:
+    """Give a job that Slurm would not start as it is what it had at first, in one update; it is not changed again.
+
+    A limit may have come since the job was submitted, and Slurm does not look at all limits when a job is changed.
+    """
+    before = own.at_first
+    if own.attempt is not None or own.is_put_back or before is None or before.shape == own.shape:
         return
-    text = _update_text(own, job, before)
-    limit = before.time_limit_minutes
-    entry = replace(own.entry, time_limit_minutes=own.entry.time_limit_minutes if limit is None else round(limit))
-    own.attempt = Attempt(shape=before, decision=own.decision, entry=entry, ended_at_seconds=float("inf"))
-    own.before, own.is_put_back, own.partitions_open, own.count_field = None, True, False, None
-    result.updates.append(JobUpdate(job=own, user_id=job.user_id, text=text))
+    text = _update_text(own, job, before.shape)
+    entry = replace(before.entry, may_change=True)
+    own.attempt = Attempt(shape=before.shape, decision=before.decision, entry=entry, ended_at_seconds=float("inf"))
+    own.is_put_back, own.partitions_open, own.count_open = True, False, False
+    result.updates.append(JobUpdate(job=own, job_id=job.job_id, user_id=job.user_id, text=text))
 
 
-def _in_order(snapshot: ClusterSnapshot) -> list[JobState]:
-    """Return the jobs that would start if there were room, the first to start first."""
-    waiting = [job for job in snapshot.jobs if job.state == "PENDING" and job.waits_for_room]
-    return sorted(waiting, key=lambda job: (-(job.priority or 0), job.submitted_at_seconds, job.job_id))
+def _sorted_parts(snapshot: ClusterSnapshot, parts: list[list[JobState]]) -> Iterator[None]:
+    """Add the jobs that would start if there were room, in sorted lists, one a step."""
+    for begin in range(0, len(snapshot.jobs), JOBS_PER_STEP):
+        some = snapshot.jobs[begin : begin + JOBS_PER_STEP]
+        parts.append(
+            sorted((job for job in some if job.state == "PENDING" and job.waits_for_room), key=_place_in_queue)
+        )
+        yield
+
+
+def _place_in_queue(job: JobState) -> tuple[int, float, int]:
+    """Return what puts the job that starts first first."""
+    return -(job.priority or 0), job.submitted_at_seconds, job.job_id
+
+
+def _starts_soon(job: JobState, now_seconds: float) -> bool:
+    planned = job.expected_start_seconds
+    return planned is not None and 0.0 < planned - now_seconds < NEAR_START_SECONDS
 
 
 def _may_decide(own: TrackedJob, settings: RoutingConfig, now_seconds: float) -> bool:
-    if own.attempt is not None or own.changes >= MAX_CHANGES:
+    if own.attempt is not None or own.is_put_back or own.changes >= MAX_CHANGES:
         return False
     return now_seconds - own.decided_at_seconds >= settings.redecide_seconds
 
 
-def _request_again(own: TrackedJob) -> JobRequest:
-    """Return the job as it may be decided now: with the numbers of GPUs that can still be set."""
-    job = own.request
-    if own.count_field is not None:
-        return replace(job, count_options=updatable(job))
-    current = next((one for one in job.count_options if one.gpus == own.shape.gpus), None)
-    if current is not None and current.gpus != job.gpu_count:
-        job = job.with_count(current)
-    return replace(job, count_options=(), options=replace(job.options, gpu_counts=()))
-
-
-def _consider(  # as above
-    own: TrackedJob, job: JobState, decided: Decided, may_update: bool, now_seconds: float, result: RoundResult
+def _consider(
+    own: TrackedJob, job: JobState, choice: JobChoice, may_update: bool, now_seconds: float, result: RoundResult
 ) -> PartitionName | None:
     """Take over what is better now; return where the job would start, where it was sent there."""
-    decision = replace(decided.decision, decision_id=own.decision.decision_id)
-    if not _NO_ANSWER.isdisjoint(decision.reasons):
-        return None
+    decision, entry, wanted = choice.decision, choice.entry, choice.shape
     first = None if decision.partitions is None else decision.partitions[0]
-    entry = replace(decided.entry, decision_id=own.decision.decision_id, may_change=True)
-    wanted = _wanted(own, decision)
     if wanted != own.shape:
-        planned = job.expected_start_seconds
-        if not may_update or (planned is not None and 0.0 < planned - now_seconds < NEAR_START_SECONDS):
-            return None
         text = _update_text(own, job, wanted)
-        if not text.isascii() or not text.isprintable():
+        if not may_update or not text.isascii() or not text.isprintable():
             return None  # a name that Slurm would not have taken
-        result.updates.append(JobUpdate(job=own, user_id=job.user_id, text=text))
+        result.updates.append(JobUpdate(job=own, job_id=job.job_id, user_id=job.user_id, text=text))
         own.attempt = Attempt(shape=wanted, decision=decision, entry=entry, ended_at_seconds=float("inf"))
         return first if wanted.partitions[:1] == (first,) else None
     if entry.clocks_mhz != own.entry.clocks_mhz or entry.trial_bounds != own.entry.trial_bounds:
         own.entry, own.has_newer = entry, True
-        own.decision = replace(own.decision, clocks=decision.clocks, decided_at_seconds=now_seconds)
+        own.decision = replace(
+            own.decision,
+            clocks=decision.clocks,
+            trial_bounds=decision.trial_bounds,
+            decided_at_seconds=now_seconds,
+        )
         result.changes.append(_change(own, "clock", now_seconds))
     return first if own.shape.partitions[:1] == (first,) else None
-
-
-def _wanted(own: TrackedJob, decision: EnergyDecision) -> JobShape:
-    """Return the one change that comes next: the partitions, else the number of GPUs with its time limit."""
-    shape = own.shape
-    may_route = {Reason.USER_PARTITION, Reason.ROUTING_CLOSED}.isdisjoint(decision.reasons)
-    if own.partitions_open and may_route and Reason.NO_IDLE_PARTITION not in decision.reasons:
-        named = decision.partitions
-        # Left to Slurm, it is tried in its own first; what was added before stays behind them.
-        partitions = listed(own.own, shape.partitions) if named is None else listed(named, own.own)
-        if partitions != shape.partitions:
-            return replace(shape, partitions=partitions)
-    if own.count_field is not None and decision.gpus is not None and decision.gpus != shape.gpus:
-        job = own.request
-        limit = scaled_limit(job.time_limit_minutes, job.gpu_count, decision.gpus)
-        return replace(shape, gpus=decision.gpus, time_limit_minutes=limit)
-    return shape
 
 
 def _update_text(own: TrackedJob, job: JobState, wanted: JobShape) -> str:
@@ -240,7 +218,7 @@ def sent_change(own: TrackedJob, now_seconds: float) -> DecisionChange | None:
 
 def _change(own: TrackedJob, outcome: ChangeOutcome, now_seconds: float) -> DecisionChange:
     """Return the next entry of the job's history, by what is in force."""
-    shape = own.refused if outcome == "refused" and own.refused is not None else own.shape
+    shape = own.refused.shape if outcome == "refused" and own.refused is not None else own.shape
     return _entry(own, outcome, shape, own.decision, now_seconds)
 
 

@@ -5,7 +5,7 @@ must show what was set last, or what an update under way was to set. Anything el
 is never touched again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -22,6 +22,8 @@ MAX_REFUSALS = 2
 """After so many refused updates a job's partitions and number of GPUs are left alone."""
 LATE_SECONDS = 2.0
 """A snapshot so much younger than an update shows what became of it."""
+JOBS_PER_STEP = 256
+"""Jobs that are looked at without deciding before submissions may be answered."""
 MISSING_SNAPSHOTS = 3
 """After so many without it, a job has ended or was never accepted."""
 
@@ -68,6 +70,8 @@ class Attempt:
     """Infinite while it is under way."""
     is_recorded: bool = False
     """Whether it stands in the job's history: Slurm had no complaint, and the job may start at once."""
+    may_come_late: bool = False
+    """Whether scontrol gave no answer in time: slurmctld may still carry out what it was sent."""
 
 
 Finding = Literal["open", "waits", "changed", "refused", "closed"]
@@ -90,6 +94,10 @@ class TrackedJob:
     """Partitions to which the job goes without an answer: its user's, else the default one."""
     count_field: CountField | None = None
     """None where its number of GPUs cannot be changed by a single field."""
+    count_open: bool = False
+    """Whether its number of GPUs may be chosen again; it may still be put back where not."""
+    limit_is_slurms: bool = False
+    """Whether its user gave no time limit: slurmctld's side or its partition did."""
     job_id: JobId | None = None
     """None until a snapshot has shown it."""
     owner: tuple[str | None, str | None] = (None, None)
@@ -100,11 +108,11 @@ class TrackedJob:
     """Why the job is never touched again; empty while it may be."""
     partitions_open: bool = True
     attempt: Attempt | None = None
-    before: JobShape | None = None
-    """What it was before the last change in Slurm."""
+    at_first: Attempt | None = None
+    """What it was when first seen, with the decision and entry of then: what it is put back to."""
     is_put_back: bool = False
     """Whether its change was taken back, or is about to be: Slurm would not have started it so."""
-    refused: JobShape | None = None
+    refused: Attempt | None = None
     """What Slurm refused last."""
     refusals: int = 0
     changes: int = 0
@@ -114,36 +122,54 @@ class TrackedJob:
     def see(self, job: JobState, taken_at_seconds: float) -> Finding:
         """Take in what a snapshot shows of the job."""
         self.missing = 0
-        if self.closed:
-            return "closed"
+        shown = JobShape.of(job)
+        finding: Finding = "closed" if self.closed else self._found(job, shown, taken_at_seconds)
+        if finding == "closed":
+            self.attempt = None
+            if self.job_id in {None, job.job_id}:
+                self._fit(shown)
+        return finding
+
+    def _found(self, job: JobState, shown: JobShape, taken_at_seconds: float) -> Finding:
         why = self._lost(job)
         if why:
             self.closed = why
             return "closed"
-        shown = JobShape.of(job)
         if self.job_id is None and not self._first(job, shown):
             return "closed"
         attempt = self.attempt
-        if attempt is None:
-            if shown != self.shape:
-                self.closed = "its request was changed since"
-                return "closed"
-            return "open"
-        if shown == attempt.shape:
-            self.before = None if self.is_put_back else self.shape
-            self.shape, self.decision, self.entry = attempt.shape, attempt.decision, attempt.entry
-            self.attempt, self.has_newer = None, True
-            return "open" if attempt.is_recorded else "changed"
+        if attempt is not None and shown == attempt.shape:
+            return self._made(attempt)
         if shown != self.shape:
+            late = self.refused
+            if late is not None and late.may_come_late and shown == late.shape:
+                return self._made(late)
             self.closed = "its request was changed since"
             return "closed"
+        if attempt is None:
+            return "open"
         if taken_at_seconds < attempt.ended_at_seconds + LATE_SECONDS:
             return "waits"
-        self.attempt, self.refused, self.refusals = None, attempt.shape, self.refusals + 1
-        self.partitions_open = self.partitions_open and self.refusals < MAX_REFUSALS
+        self.attempt, self.refused, self.refusals = None, attempt, self.refusals + 1
         if self.refusals >= MAX_REFUSALS:
-            self.count_field = None
+            self.partitions_open = self.count_open = False
         return "refused"
+
+    def _made(self, attempt: Attempt) -> Finding:
+        """Take over what Slurm shows as made."""
+        self.shape, self.decision, self.entry = attempt.shape, attempt.decision, attempt.entry
+        self.attempt, self.refused, self.has_newer = None, None, True
+        return "open" if attempt.is_recorded else "changed"
+
+    def _fit(self, shown: JobShape) -> None:
+        """Leave the clocks out where the job has another number of GPUs or less time than they were chosen for."""
+        entry, limit = self.entry, shown.time_limit_minutes
+        is_shorter = limit is not None and (entry.time_limit_minutes is None or limit < entry.time_limit_minutes)
+        is_other_count = (entry.gpus or self.shape.gpus) != shown.gpus
+        if is_shorter or is_other_count:
+            known = entry.time_limit_minutes if limit is None else max(1, int(limit))
+            self.entry = replace(entry.without_clocks(), time_limit_minutes=known, may_change=True)
+            self.has_newer = True
 
     def _lost(self, job: JobState) -> str:
         if job.array_job_id is not None or job.het_job_id is not None:
@@ -175,9 +201,14 @@ class TrackedJob:
         if shown.partitions != self.shape.partitions:
             self.partitions_open = False  # slurmctld knows of a reason against others
         if shown.gpus != self.shape.gpus:
-            self.count_field = None
+            self.count_open = False
+        if limit is None and shown.time_limit_minutes is not None:
+            self.request = replace(self.request, time_limit_minutes=shown.time_limit_minutes)
+            self.limit_is_slurms = True
+        self._fit(shown)
         self.job_id, self.shape = job.job_id, shown
         self.owner = (job.account, job.qos)
+        self.at_first = Attempt(shape=shown, decision=self.decision, entry=self.entry, ended_at_seconds=float("inf"))
         return True
 
     def entry_in_flight(self, wanted: DecisionEntry) -> DecisionEntry:
@@ -206,6 +237,7 @@ class TrackedJobs:
         if decision.mode not in _MODES or job.gpu_count == 0 or not own or not may_be_tracked(job, fields):
             return False
         gpus = decision.gpus or job.gpu_count
+        field_of_count = count_field(job, gpus, fields)
         self.jobs[decision.decision_id] = TrackedJob(
             request=job,
             decision=decision,
@@ -215,7 +247,8 @@ class TrackedJobs:
                 gpus=gpus,
                 time_limit_minutes=scaled_limit(job.time_limit_minutes, job.gpu_count, gpus),
             ),
-            count_field=count_field(job, gpus, fields),
+            count_field=field_of_count,
+            count_open=field_of_count is not None,
             own=own,
             decided_at_seconds=decision.decided_at_seconds,
         )
@@ -232,13 +265,15 @@ class TrackedJobs:
             return job.entry_in_flight(job.attempt.entry)
         return job.entry if job.has_newer else None
 
-    def forget_missing(self, seen: frozenset[DecisionId]) -> None:
-        """Forget the jobs that several snapshots have not shown."""
-        for decision_id, job in list(self.jobs.items()):
+    def forget_missing(self, seen: frozenset[DecisionId]) -> Iterator[None]:
+        """Forget the jobs that several snapshots have not shown, some a step."""
+        for number, (decision_id, job) in enumerate(list(self.jobs.items()), start=1):
             if decision_id not in seen:
                 job.missing += 1
                 if job.missing >= MISSING_SNAPSHOTS:
-                    del self.jobs[decision_id]
+                    self.jobs.pop(decision_id, None)
+            if number % JOBS_PER_STEP == 0:
+                yield
 
 
 def may_be_tracked(job: JobRequest, fields: Mapping[str, str]) -> bool:
@@ -264,8 +299,9 @@ def count_field(job: JobRequest, gpus: int, fields: Mapping[str, str]) -> CountF
     given = [key for key in (*_FIELDS, "tres_per_task", "tres_per_socket", "ntasks_per_tres") if fields.get(key)]
     if len(given) != 1 or given[0] not in _FIELDS or job.time_limit_minutes is None:
         return None
-    if len(updatable(job)) < 2 or all(one.gpus != gpus for one in updatable(job)):
-        return None
+    options = updatable(job)
+    if len(options) < 2 or all(one.gpus != gpus for one in options) or any(one.nodes != 1 for one in options):
+        return None  # nodes of several cannot tell whether the job has the number that its clock was chosen for
     text = fields[given[0]]
     before, colon, digits = text.rpartition(":")
     if not colon or not digits.isdecimal() or "," in text or int(digits) != job.gpu_count:

@@ -11,6 +11,11 @@ from collections.abc import Mapping, Sequence
 
 from slurm_energy.config import Config
 from slurm_energy.daemon.doors.callers import user_id_of
+from slurm_energy.daemon.pending.tracked import TrackedJob
+from slurm_energy.domain.ids import JobId
+from slurm_energy.domain.units import minutes_from_slurm_time
+from slurm_energy.errors import ValueRangeError
+from slurm_energy.slurm.gres import TresRequest, gpu_demands
 from slurm_energy.slurm.json_client import CommandSettings, command_environment
 
 logger = logging.getLogger(__name__)
@@ -20,7 +25,12 @@ MAX_LINES = 50
 MAX_AT_ONCE = 4
 """Processes of scontrol."""
 _MAX_SAID = 65_536
-_DENIED = ("access/permission denied", "user id is missing", "user id missing", "security violation")
+_NO_TRES = frozenset({"N/A", "(null)"})
+_NO_LIMIT = frozenset({"NOT_SET", "Partition_Limit"})
+_NO_RIGHT = ("user id is missing", "user id missing", "security violation")
+_DENIED = "access/permission denied"
+_SHOWN = "JobID:32,State:32,TimeLimit:32,tres-per-job:512,tres-per-node:512,Partition:8192"
+"""Of squeue: blanks between fields, and none in them."""
 
 
 def missing_right(config: Config) -> str:
@@ -50,18 +60,34 @@ class JobUpdater:
             OSError: scontrol cannot be started.
             TimeoutError: it hangs; what it had sent may still be carried out.
         """
+        text = "".join(f"update {line}\n" for line in lines) + "exit\n"
+        said = await self._answer("scontrol", f"--uid={user_id}", "--quiet", text=text)
+        return complaints(said[:_MAX_SAID], lines)
+
+    async def unchanged(self, jobs: Mapping[JobId, TrackedJob]) -> frozenset[JobId]:
+        """Return those jobs that wait, and of which Slurm shows now what the last snapshot showed.
+
+        Raises:
+            OSError: squeue cannot be started.
+            TimeoutError: it hangs.
+        """
+        numbers = ",".join(str(number) for number in jobs)
+        said = await self._answer("squeue", "--noheader", "--states=all", f"--jobs={numbers}", f"--Format={_SHOWN}")
+        rows = {row[0]: row for row in map(str.split, said.splitlines()) if len(row) == len(_SHOWN.split(","))}
+        return frozenset(
+            number for number, job in jobs.items() if str(number) in rows and is_unchanged(job, rows[str(number)])
+        )
+
+    async def _answer(self, name: str, *arguments: str, text: str = "") -> str:
         folder = self._settings.bin_directory
-        program = f"{folder}/scontrol" if folder else "scontrol"
         process = await asyncio.create_subprocess_exec(
-            program,
-            f"--uid={user_id}",
-            "--quiet",
+            f"{folder}/{name}" if folder else name,
+            *arguments,
             env=self._environment,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
-        text = "".join(f"update {line}\n" for line in lines) + "exit\n"
         try:
             async with asyncio.timeout(self._settings.timeout_seconds):
                 said, _ = await process.communicate(text.encode("ascii"))
@@ -69,7 +95,24 @@ class JobUpdater:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
-        return complaints(said[:_MAX_SAID].decode("utf-8", "replace"), lines)
+        return said.decode("utf-8", "replace")
+
+
+def is_unchanged(job: TrackedJob, row: Sequence[str]) -> bool:
+    """Return whether a row of squeue shows a job that waits as it was last; a text that cannot be read is a change."""
+    _, state, limit, per_job, per_node, partitions = row
+    shape = job.shape
+    if state != "PENDING" or tuple(partitions.split(",")) != shape.partitions:
+        return False
+    asked = ["" if text in _NO_TRES else text for text in (per_job, per_node)]
+    try:
+        minutes = shape.time_limit_minutes if limit in _NO_LIMIT else minutes_from_slurm_time(limit)
+        demands = gpu_demands(TresRequest(per_job=asked[0], per_node=asked[1], nodes_min=job.request.nodes_min))
+    except ValueRangeError:
+        return False
+    return minutes == shape.time_limit_minutes and (
+        not any(asked) or sum(demand.count for demand in demands) == shape.gpus
+    )
 
 
 def complaints(said: str, lines: Sequence[str]) -> str:
@@ -79,7 +122,12 @@ def complaints(said: str, lines: Sequence[str]) -> str:
     return "; ".join(dict.fromkeys(line for line in told if line not in given))
 
 
-def is_denied(said: str) -> bool:
+def is_right_missing(said: str) -> bool:
     """Return whether Slurm says that this process may not change jobs in others' names."""
     lowered = said.lower()
-    return any(word in lowered for word in _DENIED)
+    return any(word in lowered for word in _NO_RIGHT)
+
+
+def is_denied(said: str) -> bool:
+    """Return whether Slurm denied a change: for want of the right, or because this job may not have it."""
+    return _DENIED in said.lower()

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from heapq import merge
 from typing import Any
 
 import pytest
@@ -9,9 +10,8 @@ from policy_factory import NOW, ids, make_config, make_job, make_node, make_snap
 
 from slurm_energy.config import RoutingConfig
 from slurm_energy.daemon.decide import Decided, Decider, Known
-from slurm_energy.daemon.pending.round import RoundResult, look_at_pending
-from slurm_energy.daemon.pending.tracked import Attempt, TrackedJobs, count_field, updatable
-from slurm_energy.daemon.pending.updates import complaints, is_denied
+from slurm_energy.daemon.pending.round import RoundResult, _place_in_queue, _sorted_parts, look_at_pending
+from slurm_energy.daemon.pending.tracked import JOBS_PER_STEP, Attempt, TrackedJobs
 from slurm_energy.domain.cluster import ClusterSnapshot, JobState
 from slurm_energy.domain.decision import DecisionEntry, Reason
 from slurm_energy.domain.gpu_count import GpuCountOption
@@ -282,65 +282,6 @@ def test_the_number_of_gpus_changes_where_nothing_else_of_the_job_would_have_to_
     assert in_flight.time_limit_minutes == 60, "good before the update and after it"
 
 
-def test_a_changed_job_that_a_limit_would_hold_is_put_back_and_left_alone() -> None:
-    options = tuple(GpuCountOption(gpus=gpus, nodes=1, cpus_per_node=1) for gpus in (1, 2, 4))
-    ranged = make_job(
-        4,
-        partitions=("a100",),
-        time_limit_minutes=60.0,
-        count_options=options,
-        options=EnergyOptions(gpu_counts=(1, 2, 4)),
-    )
-    tracked = TrackedJobs()
-    job = waiting(submitted(tracked, ranged))
-    look(tracked, snapshot(job, seconds=5))
-    fewer = make_config(routing_open=True, unmeasured_gpu_count=2)
-    look(tracked, snapshot(job, seconds=10), config=fewer)
-    one(tracked).attempt = replace(one(tracked).attempt, ended_at_seconds=NOW + 10)
-    held = replace(job, gpu_count=2, time_limit_minutes=120.0, waits_for_room=False, blocked_by_limit=True)
-    result = look(tracked, snapshot(held, seconds=20), config=fewer)
-    assert texts(result) == ["JobId=7 TresPerNode=gres:gpu:4 TimeLimit=60"]
-    one(tracked).attempt = replace(one(tracked).attempt, ended_at_seconds=NOW + 20)
-    result = look(tracked, snapshot(job, seconds=30), config=fewer)
-    assert [(change.outcome, change.gpus, change.note[:8]) for change in result.changes] == [("changed", 4, "put back")]
-    assert texts(look(tracked, snapshot(job, seconds=40), config=fewer)) == [], "it is not changed again"
-
-
-def test_a_job_that_waited_for_a_limit_of_its_own_is_not_touched() -> None:
-    tracked = TrackedJobs()
-    job = waiting(submitted(tracked), waits_for_room=False, blocked_by_limit=True)
-    assert texts(look(tracked, snapshot(job, a40_free=True, seconds=5))) == []
-
-
-def test_never_more_gpus_than_its_user_asked_for() -> None:
-    options = tuple(GpuCountOption(gpus=gpus, nodes=1, cpus_per_node=1) for gpus in (2, 4, 8))
-    assert [one.gpus for one in updatable(make_job(4, count_options=options))] == [2, 4]
-
-
-@pytest.mark.parametrize(
-    ("fields", "cpus", "expected"),
-    [
-        ({"tres_per_node": "gres:gpu:4"}, (1, 1), "TresPerNode=gres:gpu:2"),
-        ({"tres_per_node": "gres:gpu:a100:4"}, (1, 1), "TresPerNode=gres:gpu:a100:2"),
-        ({"tres_per_job": "gres/gpu:4"}, (1, 1), "TresPerJob=gres/gpu:2"),
-        ({"tres_per_job": "gres:gpu:4"}, (2, 4), None),
-        ({"tres_per_job": "gres:gpu:4", "tres_per_node": "gres:gpu:4"}, (1, 1), None),
-        ({"tres_per_task": "gres:gpu:1"}, (1, 1), None),
-        ({"tres_per_node": "gres:gpu:4,gres:shard:1"}, (1, 1), None),
-        ({"tres_per_node": "gres:gpu"}, (1, 1), None),
-    ],
-)
-def test_only_the_digits_of_slurms_own_text_change(
-    fields: dict[str, str], cpus: tuple[int, int], expected: str | None
-) -> None:
-    options = tuple(
-        GpuCountOption(gpus=gpus, nodes=1, cpus_per_node=needs) for gpus, needs in zip((2, 4), cpus, strict=True)
-    )
-    job = make_job(4, time_limit_minutes=60.0, count_options=options, options=EnergyOptions(gpu_counts=(2, 4)))
-    found = count_field(job, 4, fields)
-    assert (None if found is None else found.text(2)) == expected
-
-
 @pytest.mark.parametrize(
     ("job", "fields"),
     [
@@ -400,19 +341,42 @@ def test_an_update_under_way_is_told_from_a_change_by_others() -> None:
     assert tracked_job.closed
 
 
-def test_the_commands_that_scontrol_repeats_are_no_complaint() -> None:
-    said = "scontrol: update JobId=7 Partition=a,b\nslurm_update error: Job is no longer pending\nscontrol: exit\n"
-    assert complaints(said, ["JobId=7 Partition=a,b"]) == "slurm_update error: Job is no longer pending"
+def test_submissions_are_answered_between_steps_of_a_long_queue() -> None:
+    jobs = tuple(
+        JobState(
+            job_id=JobId(number),
+            user_name="bob",
+            user_id=2000,
+            name="other",
+            state="RUNNING" if number % 2 else "PENDING",
+            partitions=(PartitionName("a100"),),
+            submitted_at_seconds=NOW - number % 7,
+            gpu_count=1,
+            priority=number * 7919 % 101,
+            waits_for_room=number % 4 == 0,
+        )
+        for number in range(1, 3001)
+    )
+    now = snapshot(*jobs)
+    tracked, result = TrackedJobs(), RoundResult()
+    parts: list[list[JobState]] = []
+    assert sum(1 for _ in _sorted_parts(now, parts)) >= len(jobs) // JOBS_PER_STEP
+    in_order = list(merge(*parts, key=_place_in_queue))
+    assert in_order == sorted(
+        (job for job in jobs if job.state == "PENDING" and job.waits_for_room), key=_place_in_queue
+    )
+    assert max(map(len, parts)) <= JOBS_PER_STEP
+    steps = look_at_pending(tracked, now, decider(), lambda shown, *_: Known(snapshot=shown), ON, 9, NOW, result)
+    scans = 2 * (len(jobs) // JOBS_PER_STEP)
+    assert sum(1 for _ in steps) >= scans + len(in_order)
 
 
-@pytest.mark.parametrize(
-    ("said", "expected"),
-    [
-        ("", False),
-        ("slurm_update error: Job is no longer pending execution", False),
-        ("slurm_update error: Access/permission denied", True),
-        ("slurm_update error: User id is missing", True),
-    ],
-)
-def test_a_missing_right_is_told_from_a_refused_job(said: str, expected: bool) -> None:
-    assert is_denied(said) is expected
+def test_a_held_job_that_its_user_gives_less_time_keeps_no_clock_for_more() -> None:
+    tracked = TrackedJobs()
+    decided = submitted(tracked)
+    job = waiting(decided)
+    look(tracked, snapshot(job, seconds=5))
+    look(tracked, snapshot(replace(job, waits_for_room=False, time_limit_minutes=20.0), seconds=10))
+    newest = tracked.newer_entry(decided.decision.decision_id)
+    assert newest is not None
+    assert (newest.clocks_mhz, newest.time_limit_minutes) == ({}, 20)

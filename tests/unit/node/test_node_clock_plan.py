@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from node_bench import A100_CLOCKS, entry
 
@@ -6,7 +8,7 @@ from slurm_energy.domain.decision import DecisionEntry
 from slurm_energy.domain.energy import QualityFlag
 from slurm_energy.domain.ids import GpuTypeName, GpuUuid
 from slurm_energy.domain.job import EnergyMode
-from slurm_energy.node.clock_plan import ClockPlan, nearest_clock, plan_clock, read_entry
+from slurm_energy.node.clock_plan import ClockPlan, entry_for_count, nearest_clock, plan_clock, read_entry
 
 
 def plan(
@@ -123,3 +125,25 @@ def test_malformed_entry_is_none_with_an_event() -> None:
     events: list[str] = []
     assert read_entry("v=1;id=xx", events) is None and len(events) == 1
     assert read_entry(None, events) is None and len(events) == 1
+
+
+@pytest.mark.parametrize(
+    ("decided", "held", "on_one_node", "keeps"),
+    [
+        (4, 4, True, True),
+        (2, 4, True, False),
+        (4, 2, True, False),
+        (None, 2, True, True),
+        (8, 4, False, True),
+        (2, 4, False, False),
+    ],
+)
+def test_clocks_and_trials_of_another_number_of_gpus_are_left_out(
+    decided: int | None, held: int, on_one_node: bool, keeps: bool
+) -> None:
+    given = DecisionEntry.decode(entry({"a100-sxm4-80gb": 1100}, EnergyMode.BALANCED))
+    given = replace(given, gpus=decided, trial_bounds={GpuTypeName("a100-sxm4-80gb"): 0.1})
+    events: list[str] = []
+    found = entry_for_count(given, held, events, on_one_node=on_one_node)
+    assert found is not None
+    assert (bool(found.clocks_mhz), bool(found.trial_bounds), events == []) == (keeps, keeps, keeps)

@@ -25,6 +25,16 @@ def test_clocks_of_exactly_the_allocated_gpus_are_locked(bench: Bench) -> None:
     assert {call for gpu in (bench.gpus[0], bench.gpus[3]) for call in gpu.calls} == set()
 
 
+def test_a_job_with_another_number_of_gpus_than_was_decided_for_keeps_the_default_clock(bench: Bench) -> None:
+    run_prolog(bench.context(), bench.hook(7, "1,2", entry() + ";gpus=4", SLURM_JOB_NODELIST="n1"))
+    assert bench.locks() == [None, None, None, None]
+    job = bench.spool.read_state(JobId(7))
+    assert job is not None
+    assert "decided for 4 GPUs, the job has 2: default clock kept" in job.events
+    run_prolog(bench.context(), bench.hook(8, "0", entry() + ";gpus=1", SLURM_JOB_NODELIST="n1"))
+    assert bench.locks()[0] == (210, 1275)
+
+
 def test_state_is_on_disk_before_anything_is_changed(bench: Bench) -> None:
     seen = []
     bench.gpus[0].on_call = lambda name: seen.append((name, bench.spool.read_state(JobId(7))))

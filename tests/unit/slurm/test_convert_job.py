@@ -247,6 +247,29 @@ def test_a_job_that_would_not_start_if_there_were_room_does_not_wait_for_it(
     assert converted(**{"job_state": "PENDING", **fields}).waits_for_room is waits
 
 
+@pytest.mark.parametrize(
+    ("reason", "of_its_size"),
+    [
+        ("QOSMaxWallDurationPerJobLimit", True),
+        ("AssocMaxGRESPerJob", True),
+        ("QOSMaxGRESPerNode", True),
+        ("QOSMinGRES", True),
+        ("PartitionTimeLimit", True),
+        ("PartitionNodeLimit", True),
+        ("QOSMaxGRESPerUser", False),
+        ("AssocGrpGRES", False),
+        ("QOSGrpGRES", False),
+        ("AssocMaxJobsLimit", False),
+        ("QOSMaxJobsPerUserLimit", False),
+        ("Resources", False),
+    ],
+)
+def test_a_limit_that_passes_when_other_jobs_end_is_told_from_one_on_the_jobs_size(
+    reason: str, of_its_size: bool
+) -> None:
+    assert converted(job_state="PENDING", state_reason=reason).blocked_by_limit is of_its_size
+
+
 def test_held_devices_are_told_apart_by_node() -> None:
     fields = {"nodes": "n[1-2]", "gres_detail": ["gpu:a100:2(IDX:0,3)", "gpu:a100:1(IDX:2)"]}
     assert converted(**fields).gpu_positions == (("n1", (0, 3)), ("n2", (2,)))
