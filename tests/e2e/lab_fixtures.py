@@ -15,6 +15,8 @@ SMALL = (PartitionSpec(name="a100", nodes=1, gpus_per_node=4),)
 EXACT: dict[str, dict[str, Any]] = {"policy": {"name": "oracle"}, "node": {"time_limit_seconds": 30.0}}
 """Settings of a lab that says nothing else: a policy that is exact and there from the first job on, and hooks that a
 machine with several labs does not make give up."""
+LOW_CLOCKS = EXACT["policy"] | {"min_saving_per_slowdown": 0.0}
+"""Policy of a lab whose A40s are to have lower clocks, which save less than two per cent for one of time."""
 PATIENT = {"deadline_milliseconds": "200", "breaker_seconds": "1"}
 """Settings of the plugin where no time is measured: several labs run at once, and what failed is soon asked again."""
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from energy_lab import await_reports, locked_clocks, story, submit_decided, until, workload
-from lab_fixtures import EXACT, PATIENT, StartLab, require_lab
+from lab_fixtures import EXACT, LOW_CLOCKS, PATIENT, StartLab, require_lab
 
 from slurm_energy.domain.energy import QualityFlag
 from slurm_energy.domain.ids import JobId
@@ -32,7 +32,12 @@ WORK = workload(300)
 def mixed() -> Iterator[Lab]:
     """A lab of one node with GPUs of two types."""
     require_lab(energy=True)
-    spec = LabSpec(name=f"mixed-{os.getpid()}", partitions=(MIXED,), settings=EXACT, plugin_settings=PATIENT)
+    spec = LabSpec(
+        name=f"mixed-{os.getpid()}",
+        partitions=(MIXED,),
+        settings=EXACT | {"policy": LOW_CLOCKS},
+        plugin_settings=PATIENT,
+    )
     with start_lab(spec, owned=True) as running:
         yield running
 

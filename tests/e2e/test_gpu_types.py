@@ -2,7 +2,7 @@
 
 import pytest
 from energy_lab import await_reports, story, submit_decided, until, workload
-from lab_fixtures import StartLab
+from lab_fixtures import LOW_CLOCKS, StartLab
 
 from slurm_energy.domain.job import GpuDemand
 from slurm_energy.lab.cluster import PartitionSpec
@@ -13,7 +13,9 @@ GAMING = PartitionSpec(name="gaming", nodes=1, gpus_per_node=4, gpu_type="3090")
 
 
 def test_jobs_and_nodes_of_a_gpu_type_of_digits_are_seen_whole(new_lab: StartLab) -> None:
-    lab = new_lab(partitions=(GAMING,), energy=True, settings={"guard": {"min_energy_saving": 0.01}})
+    lab = new_lab(
+        partitions=(GAMING,), energy=True, settings={"guard": {"min_energy_saving": 0.01}, "policy": LOW_CLOCKS}
+    )
     until("a database", lab.layout.database.exists)
     until("a snapshot", lambda: (lab.status().daemon or {}).get("snapshot_age_seconds"))
     for asked in (["--gres=gpu:3090:2"], ["--gpus=3090:2"], ["--gpus-per-node=3090:2"], ["--gpus-per-task=3090:2"]):

@@ -228,6 +228,7 @@ authentication = "hmac"
 hmac_key_path = "{key}"
 [policy]
 name = "oracle"
+min_saving_per_slowdown = 0.0
 """
     )
     return path

@@ -98,5 +98,5 @@ def test_the_size_of_a_torch_with_cuda_is_said_before_it_is_taken(host: Host, fo
 def test_an_unknown_purpose_is_wrong_usage(host: Host, words: tuple[str, ...]) -> None:
     done = host.bootstrap(*words, os_release="ID=debian\nVERSION_ID=12\n")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "usage: scripts/bootstrap.sh demo|unit|test" in done.stderr
+    assert "usage: scripts/bootstrap.sh demo|package|unit|test" in done.stderr
     assert host.untouched()

@@ -59,7 +59,7 @@ def store(
 
 def site(trials: str = "on") -> Config:
     return Config(
-        policy=PolicyConfig(name="oracle", clock_trials=trials),  # type: ignore[arg-type]  # a test's own choice
+        policy=PolicyConfig(name="oracle", clock_trials=trials, min_saving_per_slowdown=0.0),  # type: ignore[arg-type]  # a test's own choice
         store=StoreConfig(),
     )
 

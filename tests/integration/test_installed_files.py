@@ -40,7 +40,7 @@ def test_systemd_finds_no_fault_in_the_units(tmp_path: Path) -> None:
     # The drop-in is read with the unit that it belongs to.
     (units / "slurmctld.service").write_text("[Service]\nExecStart=/bin/true\n")
     names = sorted(str(path) for path in units.iterdir() if path.is_file())
-    assert len(names) == 6
+    assert len(names) == 8
     result = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", *names], capture_output=True, text=True, check=False
     )
