@@ -45,7 +45,12 @@ def test_twin_and_slurm_agree_on_sixty_mixed_jobs(new_lab: Callable[..., Lab]) -
 def test_twin_and_slurm_agree_on_jobs_with_lowered_clocks(new_lab: Callable[..., Lab]) -> None:
     jobs = mixed_jobs()[:16]
     rule, slowdown = _lowered()
-    policy = {"name": "fixed-clock", "fixed_clocks_mhz": _LOWERED_MHZ, "max_slowdown": 0.5}
+    policy = {
+        "name": "fixed-clock",
+        "fixed_clocks_mhz": _LOWERED_MHZ,
+        "max_slowdown": 0.5,
+        "min_saving_per_slowdown": 0,
+    }
     _agreeing_run(
         lambda: run_in_lab(new_lab(**comparison_spec(policy)), jobs, 120.0, slowdown),
         jobs,
