@@ -5,12 +5,13 @@ from collections.abc import Iterator
 from typing import Final
 
 from slurm_energy.config import Config
-from slurm_energy.energy_model.catalog import CATALOG
+from slurm_energy.energy_model.catalog import CATALOG, gpu_type_from_slurm_type
 from slurm_energy.errors import ConfigError
 from slurm_energy.forms import check_database_url, is_partition_name, parse_addresses
 from slurm_energy.policy.automatic import AUTOMATIC, chosen_policy, learned_faults
 from slurm_energy.policy.registry import LEARNED, masked_parts, policy_fault
-from slurm_energy.policy.site.clock_terms import price_faults
+from slurm_energy.policy.site.clock_terms import price_faults, site_terms
+from slurm_energy.policy.site.comparison import TypeComparison
 from slurm_energy.policy.site.settings import (
     catalogue_names,
     fixed_clock_faults,
@@ -62,6 +63,27 @@ def site_notes(config: Config) -> Iterator[str]:
     if masked:
         yield f"policy {config.policy.name} goes without what a submission to Slurm cannot carry out: {masked}"
     yield from site_clock_notes(config)
+    if config.policy.name == "fixed-clock":
+        yield from _unworthy_clocks(config)
+
+
+def _unworthy_clocks(config: Config) -> Iterator[str]:
+    """Yield the fixed clocks that no job gets, as they save too little for the time that they take."""
+    comparison = TypeComparison(limits=site_board_limits(config), terms=site_terms(config))
+    for key, clock_mhz in config.policy.fixed_clocks_mhz.items():
+        name = gpu_type_from_slurm_type(config.gpu_types.get(key, key))
+        every = None if name is None else comparison.all_clocks(name)
+        point = None if every is None else every.at(clock_mhz)
+        if name is None or point is None or point.mean_slowdown is None:
+            continue
+        watts = comparison.mean_watts(name)
+        if not comparison.terms.is_worth_its_time(point.mean_slowdown, point.energy_change, watts):
+            yield (
+                f"policy.fixed_clocks_mhz.{key}: jobs get a faster clock than {clock_mhz} MHz, which takes "
+                f"{point.mean_slowdown:.1%} more time for {-point.energy_change:.1%} less energy in the mean of "
+                f"measured programs; {comparison.terms.sentence(watts)}. To set it all the same: "
+                "min_saving_per_slowdown = 0"
+            )
 
 
 def _form_faults(config: Config) -> Iterator[str]:

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from policy_factory import A40, A100, make_config
 
-from slurm_energy.config import Config, DaemonConfig, NodeConfig, StoreConfig
+from slurm_energy.config import Config, DaemonConfig, NodeConfig, PolicyConfig, StoreConfig
 from slurm_energy.energy_model.catalog import CATALOG
 from slurm_energy.errors import ConfigError
 from slurm_energy.node.clock_plan import site_clock_mhz
@@ -158,3 +158,14 @@ def test_daemon_address_that_is_not_host_and_port_is_a_fault(address: str) -> No
 def test_partition_that_slurm_could_not_have_is_a_fault(name: str) -> None:
     fault = only_fault(make_config(routing_partitions=("gpu", name)))
     assert fault.startswith(f"routing.partitions has {name[:64]!r}, which no partition can be called")
+
+
+def test_a_fixed_clock_that_no_job_gets_is_noted_with_the_way_to_set_it() -> None:
+    def notes(**changes: float) -> list[str]:
+        policy = replace(PolicyConfig(), name="fixed-clock", fixed_clocks_mhz={"a100": 1140}, **changes)
+        return list(site_notes(Config(policy=policy)))
+
+    (note,) = notes()
+    assert note.startswith("policy.fixed_clocks_mhz.a100: jobs get a faster clock than 1140 MHz")
+    assert note.endswith("min_saving_per_slowdown = 0")
+    assert notes(min_saving_per_slowdown=0.0) == []
