@@ -161,7 +161,7 @@ def test_partition_that_slurm_could_not_have_is_a_fault(name: str) -> None:
 
 
 def test_a_fixed_clock_that_no_job_gets_is_noted_with_the_way_to_set_it() -> None:
-    def notes(**changes: float) -> list[str]:
+    def notes(**changes: Any) -> list[str]:
         policy = replace(PolicyConfig(), name="fixed-clock", fixed_clocks_mhz={"a100": 1140}, **changes)
         return list(site_notes(Config(policy=policy)))
 
