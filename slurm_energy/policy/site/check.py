@@ -81,7 +81,7 @@ def _unworthy_clocks(config: Config) -> Iterator[str]:
             yield (
                 f"policy.fixed_clocks_mhz.{key}: jobs get a faster clock than {clock_mhz} MHz, which takes "
                 f"{point.mean_slowdown:.1%} more time for {-point.energy_change:.1%} less energy in the mean of "
-                f"measured programs; {comparison.terms.sentence(watts)}. To set it all the same: "
+                f"measured programs; {comparison.terms.sentence(watts)}. Jobs get it with "
                 "min_saving_per_slowdown = 0"
             )
 
