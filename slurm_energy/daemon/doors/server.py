@@ -49,7 +49,7 @@ UNKNOWN_SHARE = 0.1
 """Of the time, that messages of unknown senders at one address may take; then nothing is taken there for a while."""
 UNKNOWN_BURST_SECONDS = 1.0
 NEWEST_SECONDS = 0.001
-"""What it counts for that a node asks for the newest entry of a decision: nobody says who he is for that."""
+"""What it counts for that a node asks for the newest entry of a decision, which needs no proof of who asks."""
 _ACCEPTS_AT_ONCE = 512
 _PAUSE_SECONDS = 0.1
 _ALL_USERS = -1

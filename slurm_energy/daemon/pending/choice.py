@@ -37,7 +37,7 @@ _Value = TypeVar("_Value", int, float)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobChoice:
-    """What a job is to have, and what its node is told of it."""
+    """What a job is to have, and what its node gets of it."""
 
     shape: JobShape
     decision: EnergyDecision

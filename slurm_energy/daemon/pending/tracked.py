@@ -1,6 +1,6 @@
 """What was set of a waiting job, and whether that is still what Slurm shows: a job that others changed is theirs.
 
-A job is looked at in whole snapshots only. Its first one must show what the plugin was told to set; from then on, each
+A job is looked at in whole snapshots only. Its first one must show what the plugin was asked to set; from then on, each
 must show what was set last, or what an update under way was to set. Anything else is somebody's own wish, and the job
 is never touched again.
 """
@@ -48,7 +48,7 @@ class JobShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountField:
-    """How Slurm is told another number of GPUs: its own text with other digits."""
+    """How Slurm is given another number of GPUs: its own text with other digits."""
 
     name: str
     before: str
@@ -88,7 +88,7 @@ class TrackedJob:
     decision: EnergyDecision
     """In force."""
     entry: DecisionEntry
-    """In force: what its node is told."""
+    """In force: what its node gets."""
     shape: JobShape
     own: tuple[PartitionName, ...]
     """Partitions to which the job goes without an answer: its user's, else the default one."""
@@ -212,7 +212,7 @@ class TrackedJob:
         return True
 
     def entry_in_flight(self, wanted: DecisionEntry) -> DecisionEntry:
-        """Return what a node is told while an update is under way: good before and after it."""
+        """Return what a node gets while an update is under way: good before and after it."""
         limits = [one.time_limit_minutes for one in (self.entry, wanted) if one.time_limit_minutes is not None]
         return replace(wanted, time_limit_minutes=min(limits) if limits else None)
 
@@ -257,7 +257,7 @@ class TrackedJobs:
         return True
 
     def newer_entry(self, decision_id: DecisionId) -> DecisionEntry | None:
-        """Return what a node is told instead of what travels in the job; None where that is the newest."""
+        """Return what a node gets instead of what travels in the job; None where that is the newest."""
         job = self.jobs.get(decision_id)
         if job is None:
             return None
