@@ -207,7 +207,7 @@ class ReportReceiver:
         return Message(reply.verb, {**reply.fields, **proof})
 
     async def job_asked_for(self, message: Message, *, at_root: bool, host: str) -> tuple[JobId | WireError, float]:
-        """Return the job whose node asks for the decision on it, or why it is not answered; and what an unknown sender cost.
+        """Return the job whose node asks for the decision on it, or why it has no answer; and what an unknown one cost.
 
         Raises:
             DaemonUnavailable: too many are being looked at already.
