@@ -588,7 +588,7 @@ def tries_clocks_inside_every_rule(path: Path) -> None:
     for given in bounds.values():
         path.promise(given <= bound, "no trial beyond the bound")
         path.promise(given <= MAX_TRIAL_BOUND, "nor beyond what travels with the job")
-        path.promise(upper * (1.0 + given) <= seconds * share, "nor beyond the time limit")
+        path.promise(upper + upper * given <= seconds * share, "nor beyond the time limit")
 
 
 def begins_with_a_measured_clock_that_keeps_the_rules(path: Path) -> None:
