@@ -124,7 +124,7 @@ def export(file: Path, since: float | None, until: float | None, database: str |
 
     For pandas, DuckDB, Spark and the like; what a reading's time is, is that of reports. Nothing is removed.
     """
-    from slurm_energy.cli.parquet import write_parquet  # noqa: PLC0415  # SQL only when it is needed
+    from slurm_energy.store.export import write_parquet  # noqa: PLC0415  # SQL only when it is needed
 
     cluster = ClusterName(settings().cluster.name)
     with opened(database) as engine:
