@@ -21,8 +21,9 @@ from slurm_energy.errors import ValueRangeError
 from slurm_energy.store.clock_trials import trial_of, trial_rows
 from slurm_energy.store.job_rows import Arrival, attempt_row, locked_job
 from slurm_energy.store.nodes import attempt_is_over, keep_host_shares
+from slurm_energy.store.rollups import take_out
 from slurm_energy.store.sums import make_sums
-from slurm_energy.store.tables import UUID_LENGTH, GpuEnergyRow, JobRow, NodeEnergyRow
+from slurm_energy.store.tables import NOT_ROLLED_UP, UUID_LENGTH, GpuEnergyRow, JobRow, NodeEnergyRow
 from slurm_energy.store.types import bounded, stored_text
 
 HOST_NOT_MEASURED = "the node reported no processor energy"
@@ -75,6 +76,8 @@ def record_report(
     """
     _check(report, key)
     job = locked_job(session, key, submit_time_known=submit_time_known)
+    if job.rollup_hour != NOT_ROLLED_UP:
+        take_out(session, JobRow.row_id == job.row_id)
     _fill_job(session, job, report, key, arrival.clock_offset_seconds or 0.0)
     row = session.scalar(
         select(NodeEnergyRow)

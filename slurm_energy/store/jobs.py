@@ -18,8 +18,16 @@ from slurm_energy.store.job_rows import (
     new_job_row,
 )
 from slurm_energy.store.nodes import attempt_is_over, keep_host_shares
+from slurm_energy.store.rollups import take_out
 from slurm_energy.store.sums import make_sums_of_jobs
-from slurm_energy.store.tables import GpuEnergyRow, JobAttemptRow, JobRow, NodeEnergyRow, insert_if_absent
+from slurm_energy.store.tables import (
+    NOT_ROLLED_UP,
+    GpuEnergyRow,
+    JobAttemptRow,
+    JobRow,
+    NodeEnergyRow,
+    insert_if_absent,
+)
 
 _CHUNK = 200
 
@@ -139,6 +147,9 @@ def _upsert_chunk(session: Session, cluster: ClusterName, states: Sequence[JobSt
         ]
         insert_if_absent(session, JobRow, [new_job_row(key, submit_time_known=True) for key in keys])
         known = _KnownJobs.load(session, cluster, states)
+    rolled_up = [row.row_id for rows in known.jobs.values() for row in rows if row.rollup_hour != NOT_ROLLED_UP]
+    if rolled_up:
+        take_out(session, JobRow.row_id.in_(rolled_up))
     requeued = [
         found[0].row_id
         for state in states
