@@ -156,7 +156,8 @@ def roll_up_some(session: Session, cluster: ClusterName, now_seconds: float, lim
         .where(
             JobRow.cluster == cluster,
             JobRow.rollup_hour == NOT_ROLLED_UP,
-            JobRow.ended_at_seconds < now_seconds - DELAY_SECONDS,
+            # Not by the index of ends: it has the whole history.
+            JobRow.ended_at_seconds + 0.0 < now_seconds - DELAY_SECONDS,
         )
         .limit(limit)
         .with_for_update()
@@ -387,7 +388,9 @@ def rolled_up(session: Session, where: JobFilter, kinds: Sequence[ReportKind]) -
 def _backlog(session: Session, cluster: ClusterName) -> int:
     waiting = (
         select(JobRow.row_id)
-        .where(JobRow.cluster == cluster, JobRow.rollup_hour == NOT_ROLLED_UP, JobRow.ended_at_seconds.is_not(None))
+        .where(
+            JobRow.cluster == cluster, JobRow.rollup_hour == NOT_ROLLED_UP, (JobRow.ended_at_seconds + 0.0).is_not(None)
+        )
         .limit(MAX_BACKLOG + 1)
         .subquery()
     )
@@ -399,7 +402,7 @@ def waiting_jobs(session: Session, cluster: ClusterName, now_seconds: float) -> 
     found = select(func.count()).where(
         JobRow.cluster == cluster,
         JobRow.rollup_hour == NOT_ROLLED_UP,
-        JobRow.ended_at_seconds < now_seconds - DELAY_SECONDS,
+        JobRow.ended_at_seconds + 0.0 < now_seconds - DELAY_SECONDS,
     )
     return session.scalar(found) or 0
 

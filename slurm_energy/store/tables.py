@@ -42,6 +42,7 @@ TABLE_OPTIONS = {
 }
 
 UUID_LENGTH = 128
+NODE_LENGTH = 255
 NOT_ROLLED_UP = 0
 IN_NO_HOUR = -1
 RowId = BigInteger().with_variant(Integer(), "sqlite")  # SQLite numbers rows by itself only under INTEGER
@@ -242,7 +243,7 @@ class NodeEnergyRow(Base):
     row_id: Mapped[int] = mapped_column(RowId, primary_key=True)
     job_row_id: Mapped[int] = mapped_column(ForeignKey("job.row_id", ondelete="CASCADE"))
     restart_count: Mapped[int] = mapped_column(Integer)
-    node: Mapped[str] = mapped_column(BoundedText(255))
+    node: Mapped[str] = mapped_column(BoundedText(NODE_LENGTH))
     quality: Mapped[int] = mapped_column(SmallInteger)
     """Rank that decides which of two reports stays; see `store.energy.Quality`."""
     user_id: Mapped[int | None] = mapped_column(BigInteger)
