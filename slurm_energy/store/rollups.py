@@ -106,7 +106,9 @@ def take_out(session: Session, *jobs: ColumnElement[bool]) -> None:
     """
     is_in = (JobRow.rollup_hour != NOT_ROLLED_UP, *jobs)
     hours: dict[str, set[int]] = {}
-    found = session.execute(select(JobRow.cluster, JobRow.rollup_hour).where(*is_in).distinct()).all()
+    # All are locked, also those that are in none: another process may be about to roll them up as they were.
+    of_jobs = select(JobRow.cluster, JobRow.rollup_hour).where(*jobs).with_for_update()
+    found = {(cluster, hour) for cluster, hour in session.execute(of_jobs) if hour != NOT_ROLLED_UP}
     if not found:
         return
     for cluster, hour in found:
@@ -167,7 +169,7 @@ def roll_up_some(session: Session, cluster: ClusterName, now_seconds: float, lim
     row_ids = [row_id for row_id, _ in jobs]
     hours, until = _hours(session, row_ids)
     # An hour that is stale still has jobs that left its sums: it is opened by a later call, and then has all at once.
-    stale = _stale_hours(session, cluster)
+    stale = _locked_hours(session, cluster, sorted(set(hours.values())))
     waiting = {row_id for row_id, hour in hours.items() if hour in stale}
     jobs = [job for job in jobs if job.row_id not in waiting]
     hours = {row_id: hour for row_id, hour in hours.items() if row_id not in waiting}
@@ -181,7 +183,7 @@ def roll_up_some(session: Session, cluster: ClusterName, now_seconds: float, lim
                 "rollup_hour": hours.get(row_id, IN_NO_HOUR),
                 "counted_until_seconds": until[row_id],
             }
-            for row_id, ended in jobs
+            for row_id, _ in jobs
         ],
     )
     for hour, members in groupby(sorted(hours, key=lambda row_id: hours[row_id]), key=lambda row_id: hours[row_id]):
@@ -189,12 +191,14 @@ def roll_up_some(session: Session, cluster: ClusterName, now_seconds: float, lim
     return len(row_ids)
 
 
-def _stale_hours(session: Session, cluster: ClusterName) -> set[int]:
+def _locked_hours(session: Session, cluster: ClusterName, starts: Sequence[int]) -> set[int]:
+    """Keep other processes from making hours stale until the commit, and return which of them are stale already."""
     row = RollupPeriodRow
-    stale = select(row.starts_at_seconds).where(
-        row.cluster == cluster, row.period_seconds == HOUR_SECONDS, row.is_stale
-    )
-    return set(session.scalars(stale))
+    period = {"cluster": cluster, "period_seconds": HOUR_SECONDS, "is_stale": False}
+    insert_if_absent(session, row, [{**period, "starts_at_seconds": start} for start in starts])
+    of_hours = (row.cluster == cluster, row.period_seconds == HOUR_SECONDS, row.starts_at_seconds.in_(starts))
+    locked = select(row.starts_at_seconds, row.is_stale).where(*of_hours).order_by(row.starts_at_seconds)
+    return {start for start, is_stale in session.execute(locked.with_for_update()) if is_stale}
 
 
 def _open_stale_hour(session: Session, cluster: ClusterName) -> None:
@@ -207,6 +211,7 @@ def _open_stale_hour(session: Session, cluster: ClusterName) -> None:
     of_hour = (JobRow.cluster == cluster, JobRow.rollup_hour == found.starts_at_seconds)
     out = {"rollup_hour": NOT_ROLLED_UP, "counted_until_seconds": None}
     session.execute(update(JobRow).where(*of_hour).values(out), execution_options={"synchronize_session": False})
+    _delete_sums(session, cluster, HOUR_SECONDS, {found.starts_at_seconds})
     session.delete(found)
     session.flush()
 
@@ -337,6 +342,7 @@ def _make_day(session: Session, cluster: ClusterName, now_seconds: float) -> int
     if start is None:
         return 0
     start -= start % DAY_SECONDS
+    _locked_hours(session, cluster, range(start, start + DAY_SECONDS, HOUR_SECONDS))
     row = EnergyRollupRow
     keys = [getattr(row, name) for name in _KEYS]
     hours = (

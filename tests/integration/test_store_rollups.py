@@ -293,7 +293,7 @@ def test_pruned_jobs_leave_the_sums_too(engine: Engine, monkeypatch: pytest.Monk
     assert_equal_to_rows(engine, monkeypatch)
     roll_up(engine)
     assert_equal_to_rows(engine, monkeypatch)
-    assert count(engine, RollupPeriodRow.period_seconds == HOUR_SECONDS) == 1
+    assert count(engine, EnergyRollupRow.period_seconds == HOUR_SECONDS) == 1
 
 
 def test_all_sums_are_made_again_with_their_progress(fresh: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
