@@ -14,7 +14,6 @@ from slurm_energy.config import StoreConfig
 from slurm_energy.domain.ids import ClusterName
 from slurm_energy.errors import StoreError
 from slurm_energy.forms import hide_password
-from slurm_energy.resources import install_command
 
 if TYPE_CHECKING:
     from slurm_energy.store.session import Engine
@@ -125,6 +124,8 @@ def export(file: Path, since: float | None, until: float | None, database: str |
 
     For pandas, DuckDB, Spark and the like; what a reading's time is, is that of reports. Nothing is removed.
     """
+    from slurm_energy.store.export import write_parquet  # noqa: PLC0415  # SQL only when it is needed
+
     cluster = ClusterName(settings().cluster.name)
     with opened(database) as engine:
         rows = write_parquet(engine, cluster, file, since or 0.0, time.time() if until is None else until)
@@ -200,36 +201,3 @@ def opened(url: str | None) -> Iterator["Engine"]:
         yield engine
     finally:
         engine.dispose()
-
-
-def write_parquet(
-    engine: "Engine", cluster: ClusterName, file: Path, since_seconds: float, until_seconds: float
-) -> int:
-    """Write what is counted in a period into a new file and return how many rows that are.
-
-    Raises:
-        StoreError: the file exists or cannot be written, the library is not installed, or the database failed.
-    """
-    from slurm_energy.store.export import COLUMNS, exported_rows  # noqa: PLC0415  # SQLAlchemy, where it is needed
-
-    try:
-        import pyarrow as pa  # noqa: PLC0415  # an extra
-        import pyarrow.parquet as pq  # noqa: PLC0415  # the same
-    except ModuleNotFoundError as error:
-        raise StoreError(f"{error.name} is missing: {install_command('parquet')}") from error
-    if file.exists():
-        raise StoreError(f"{file} exists: name a file that does not")
-    kinds = {int: pa.int64(), float: pa.float64(), str: pa.string()}
-    schema = pa.schema([(name, kinds[kind]) for name, kind in COLUMNS.items()])
-    part, rows = file.with_name(f"{file.name}.part"), 0
-    try:
-        with pq.ParquetWriter(part, schema, compression="zstd") as writer:
-            for batch in exported_rows(engine, cluster, since_seconds, until_seconds):
-                writer.write_table(pa.Table.from_pylist(batch, schema=schema))
-                rows += len(batch)
-        part.rename(file)
-    except OSError as error:
-        raise StoreError(f"{file} cannot be written: {error.strerror or error}") from error
-    finally:
-        part.unlink(missing_ok=True)
-    return rows

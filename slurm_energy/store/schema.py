@@ -1,12 +1,18 @@
-"""The schema: its version (create, upgrade and check it, through Alembic), and the tables described for people."""
+"""The schema: its version (create, upgrade and check it, through Alembic), and the tables described for people.
+
+Also the steps of migrations that may be done again: MariaDB commits each change of the schema by itself, so an upgrade
+that was stopped between two of them is run again from the beginning, and finds the first ones done.
+"""
 
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
-from alembic import command
+import sqlalchemy as sa
+from alembic import command, op
 from alembic.config import Config as AlembicConfig
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
@@ -202,3 +208,25 @@ def table_descriptions() -> Iterator[tuple[str, str, list[tuple[str, str, str]]]
             known = _DIALECT_FREE.get(kind, "number" if kind in {"FLOAT", "DOUBLE"} else "text")
             rows.append((column.name, known, "may be NULL" if column.nullable else ""))
         yield table.name, sentences[table.name], rows
+
+
+def add_column(table: str, column: sa.Column[Any]) -> None:
+    """Add a column to a table, unless it is there."""
+    if column.name not in {there["name"] for there in _inspector().get_columns(table)}:
+        op.add_column(table, column)
+
+
+def create_index(name: str, table: str, columns: list[str]) -> None:
+    """Create an index, unless the table has one of that name."""
+    if name not in {there["name"] for there in _inspector().get_indexes(table)}:
+        op.create_index(name, table, columns)
+
+
+def create_table(name: str, *parts: sa.schema.SchemaItem, **options: Any) -> None:
+    """Create a table, unless it is there."""
+    if not _inspector().has_table(name):
+        op.create_table(name, *parts, **options)
+
+
+def _inspector() -> sa.Inspector:
+    return sa.inspect(op.get_bind())

@@ -15,10 +15,10 @@ from slurm_energy.store.energy import finish_reports, record_report
 from slurm_energy.store.explain import explain
 from slurm_energy.store.jobs import upsert_jobs
 from slurm_energy.store.reports import job_energy, report_groups
-from slurm_energy.store.running_totals import energy_totals, running_gpus
 from slurm_energy.store.schema import upgrade
 from slurm_energy.store.session import open_engine, store_session
 from slurm_energy.store.summaries import JobFilter
+from slurm_energy.store.sums import energy_totals, running_gpus
 from slurm_energy.store.tables import JobRow, NodeEnergyRow
 from slurm_energy.store.upkeep import optimize, prune
 
