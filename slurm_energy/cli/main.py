@@ -40,7 +40,7 @@ class Noun(NamedTuple):
 NOUNS: dict[str, Noun] = {
     "arena": Noun("arena", "arena", "Compare policies on a simulated cluster."),
     "billing": Noun(
-        "report", "billing", "Print the billing weight of each partition's GPUs by their measured power, or set it."
+        "billing", "billing", "Print the billing weight of each partition's GPUs by their measured power, or set it."
     ),
     "bench": Noun("bench", "bench", "Measure how fast decisions are and what memory they need."),
     "calibrate": Noun(
@@ -62,7 +62,7 @@ NOUNS: dict[str, Noun] = {
     "status": Noun("status", "status", "Show whether the daemon answers, its state and its counters."),
     "train": Noun("train", "train", "Train a graph network to schedule on a simulated cluster."),
     "uninstall": Noun("uninstall", "uninstall", "Remove what install wrote, after showing what would change."),
-    "metrics": Noun("metrics", "metrics", "Show the daemon's metrics, print dashboard and alert rules."),
+    "metrics": Noun("status", "metrics", "Show the daemon's metrics, print dashboard and alert rules."),
     "summary": Noun(
         "report",
         "summary",

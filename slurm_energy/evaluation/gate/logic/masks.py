@@ -1,28 +1,35 @@
-"""What the masks promise: which partitions an answer may name, and where a job has room."""
+"""What the masks promise: which partitions an answer may name, where a job has room, and when a node is hinted at."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from types import SimpleNamespace
 from typing import Any, cast
 
-from slurm_energy.config import Config, RoutingConfig
+from slurm_energy.config import Config, GuardConfig, RoutingConfig
 from slurm_energy.domain.cluster import ClusterSnapshot, NodeGpus, NodeState
-from slurm_energy.domain.ids import ClusterName, NodeName
+from slurm_energy.domain.decision import Reason, RuntimeEstimate
+from slurm_energy.domain.ids import ClusterName, GpuTypeName, NodeName
 from slurm_energy.domain.job import GpuDemand, JobRequest
-from slurm_energy.evaluation.gate.logic.promises import (
+from slurm_energy.energy_model.relative_speed import RelativeCost
+from slurm_energy.evaluation.gate.logic.cases import (
     A40,
+    A100,
+    GHOST,
     HOME,
     NOW,
     OTHER,
     SymbolComparison,
     candidate,
     case_of,
+    job_of,
     partition,
 )
 from slurm_energy.evaluation.gate.logic.symbols import Path
 from slurm_energy.policy.base import Case
+from slurm_energy.policy.guard import partitions as guard_partitions
 from slurm_energy.policy.site import candidates as site
-from slurm_energy.policy.site.comparison import first_tried, landing_on, with_room
+from slurm_energy.policy.site.comparison import Candidate, first_tried, landing_on, with_room
 
 
 def opens_only_what_the_user_may_use(path: Path) -> None:
@@ -195,6 +202,115 @@ def lands_where_it_is_named_and_submitted(path: Path) -> None:
     path.promise(not with_room(both), "and in none of unknown GPUs")
 
 
+def names_open_partitions_with_room(path: Path) -> None:
+    """No partition that the job may not be sent to; a proposal of open, free and fast ones is not changed."""
+    found = {
+        HOME: candidate(HOME, A100, may_be_named=path.boolean("home open"), has_idle_room=path.boolean("home idle")),
+        OTHER: candidate(
+            OTHER,
+            A40 if path.boolean("known types") else None,
+            may_be_named=path.boolean("other open"),
+            has_idle_room=path.boolean("other idle"),
+        ),
+    }
+    proposed = path.choice("proposed", (None, (HOME,), (OTHER,), (OTHER, HOME), (GHOST,), (HOME, GHOST)))
+    comparison = SymbolComparison(path, known=path.boolean("compared"))
+    bound, limit, upper = path.real("bound", 0.0, 2.0), path.real("limit minutes", 1.0), 3600.0
+    may_route = path.boolean("may route")
+    runtime = RuntimeEstimate(seconds=0.0, upper_seconds=upper, source="history", gpu_type=A100)
+    job = job_of(time_limit_minutes=limit)
+    case = case_of(
+        job, comparison, runtime=runtime, max_slowdown=bound, candidates=tuple(found.values()), may_route=may_route
+    )
+    guard = GuardConfig()
+    verdict = guard_partitions.allowed_partitions(proposed, case, guard)
+    if proposed is None:
+        path.promise(verdict.partitions is None and not verdict.reasons, "no proposal leaves the job where it is")
+        return
+    path.promise(verdict.partitions in (None, proposed), "the proposal or nothing")
+    path.promise((verdict.partitions is None) == bool(verdict.reasons), "a refusal has a reason, and no other answer")
+    open_ones = may_route and all(name in found and found[name].may_be_named for name in proposed)
+    if not open_ones:
+        path.promise(verdict.reasons == (Reason.PARTITION_NOT_ALLOWED,), "a partition that is not open is refused")
+        return
+    if not all(found[name].has_idle_room for name in proposed):
+        path.promise(verdict.reasons == (Reason.NO_IDLE_PARTITION,), "a partition without room is refused")
+        return
+    if not all(found[name].gpu_types for name in proposed):
+        path.promise(verdict.reasons == (Reason.UNKNOWN_GPU_TYPE,), "a partition of unknown GPUs is refused")
+        return
+    is_slow = False
+    for name in proposed:
+        gpu_type = found[name].gpu_types[0]
+        longer = _longer_than_at_home(comparison, gpu_type, list(found.values()))
+        here: Any = 1.0
+        if gpu_type == A40 and comparison.known:
+            cost = cast(RelativeCost, comparison.cost(A40, A100))
+            here = cost.worst_time_ratio
+            here = here if cost.source == "runs of this name" or here >= 1.0 else 1.0
+        elif gpu_type == A40:
+            here = 1.0  # nothing is known of it: history counts as it is
+        is_slow = (
+            is_slow or bool(longer > 1.0 + bound) or bool(upper * here > 60.0 * limit * (1.0 - guard.time_limit_margin))
+        )
+    path.promise((verdict.partitions is None) == is_slow, "slow ones are refused, and no others")
+
+
+def _longer_than_at_home(comparison: SymbolComparison, gpu_type: GpuTypeName, found: Sequence[Candidate]) -> Any:
+    """Return how much longer than where Slurm starts the job work takes, at its worst; infinite where it is unknown.
+
+    Where Slurm would make it wait, it is beside the fastest type with room.
+    """
+    home = next((one for one in found if one.is_submitted_to and one.has_idle_room), None)
+    rivals = [one for one in found if one.may_be_named and one.has_idle_room and one.gpu_types]
+    if home is not None:
+        types = home.gpu_types
+    elif len(rivals) < 2:
+        types = tuple(name for one in rivals for name in one.gpu_types)
+    elif comparison.known:
+        is_a100_fastest = cast(RelativeCost, comparison.cost(A40, A100)).time_ratio >= 1.0
+        types = (A100 if is_a100_fastest else A40,)
+    else:
+        types = ()
+    cost = comparison.cost(gpu_type, types[0]) if types else None
+    if cost is None:
+        return inf
+    worst = cost.worst_time_ratio
+    return worst if worst > 1.0 else 1.0
+
+
+def adds_a_hint_only_where_slurm_would_take_it(path: Path) -> None:
+    """A node feature is no more than a hint: never in place of the user's own words, never one that stops the job."""
+    proposed = path.choice("proposed", (None, "fast"))
+    job = job_of(
+        features=path.choice("features", (None, "ib")),
+        prefer=path.choice("prefer", (None, "slow")),
+        reservation=path.choice("reservation", (None, "maintenance")),
+        nodes_min=path.whole("nodes", 1, 2),
+        tasks=path.maybe("tasks", lambda: path.whole("tasks", 1, 64)),
+        cpus_per_task=path.choice("cpus per task", (None, 2)),
+        memory_per_node_mib=path.real("memory", 0.0, 1e6),
+    )
+    cpus, gpus = path.whole("node cpus", 0, 128), path.whole("gpus", 0, 8)
+    memory = path.maybe("known memory", lambda: path.real("node memory", 1.0, 1e6))
+    has, available = path.boolean("has the feature"), path.boolean("available")
+    node = SimpleNamespace(
+        available=available, cpus=cpus, memory_mib=memory, gpu_count=gpus,
+        gpus=(SimpleNamespace(slurm_type="a100", count=gpus),), features=("fast",) if has else (),
+    )  # fmt: skip
+    opened = path.boolean("opened")
+    snapshot = SimpleNamespace(nodes_by_partition={HOME: (node,)})
+    case = case_of(job, SymbolComparison(path), snapshot=snapshot)
+    routing = RoutingConfig(node_hints=opened)
+    verdict = guard_partitions.allowed_hint(proposed, case, [candidate(OTHER, A40), candidate(HOME, A100)], routing)
+    own_words = job.features is not None or job.prefer is not None or job.reservation is not None
+    could = proposed is not None and opened and not own_words and has and available
+    could = could and bool(job.nodes_min <= 1) and bool(cpus >= (job.tasks or 1) * (job.cpus_per_task or 1))
+    could = could and bool(gpus >= 1) and bool((memory or 0.0) >= cast(float, job.memory_per_node_mib))
+    path.promise(verdict.prefer == (proposed if could else None), "a hint exactly where the node could run the job")
+    path.promise(bool(verdict.notes) == (proposed is not None and not could), "and a note where it is left out")
+
+
 def _node(name: str, where: Any, gpu: str, **changes: Any) -> NodeState:
     gpus = NodeGpus(slurm_type=gpu, count=changes.pop("count", 4), allocated=changes.pop("allocated", 0))
     given = {
@@ -210,4 +326,6 @@ MASK_PROMISES: Mapping[str, Callable[[Path], None]] = {
     "closed partitions": refuses_the_closed,
     "room": finds_room_only_where_it_is,
     "landing": lands_where_it_is_named_and_submitted,
+    "open partitions with room": names_open_partitions_with_room,
+    "node hint": adds_a_hint_only_where_slurm_would_take_it,
 }

@@ -5,7 +5,7 @@ from random import Random
 
 from mutants import Mutant, functions, mutants_of, planted
 
-from slurm_energy.evaluation.gate.logic.checks import PROMISES
+from slurm_energy.evaluation.gate.logic import PROMISES
 from slurm_energy.evaluation.gate.logic.symbols import prove
 
 FAULTS = 300

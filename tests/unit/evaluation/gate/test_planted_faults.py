@@ -3,7 +3,7 @@ import os
 import pytest
 from planted_faults import FAULTS, planted_faults, refuted_by
 
-from slurm_energy.evaluation.gate.logic.checks import PROMISES
+from slurm_energy.evaluation.gate.logic import PROMISES
 from slurm_energy.evaluation.gate.logic.symbols import prove
 
 
