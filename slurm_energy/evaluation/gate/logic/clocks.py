@@ -39,6 +39,8 @@ from slurm_energy.policy.site.comparison import TypeComparison
 from slurm_energy.policy.site.type_bound import slowdown_left
 
 _CLOCKS = (1290, 1350, 1410)
+UNMEASURED = GpuTypeName("h100-sxm5-80gb")
+"""In the catalogue, without a curve."""
 
 
 def takes_the_limit_that_slurm_enforces(path: Path) -> None:
@@ -279,17 +281,18 @@ def tries_clocks_inside_every_rule(path: Path) -> None:
     )
     bound = path.real("bound", 0.0, 2.0)
     upper = path.real("upper", 0.0)
-    runtime = RuntimeEstimate(seconds=0.0, upper_seconds=upper, source="history", gpu_type=A100)
+    gpu_type = path.choice("type", (A100, UNMEASURED))
+    runtime = RuntimeEstimate(seconds=0.0, upper_seconds=upper, source="history", gpu_type=gpu_type)
     case = case_of(
-        job, SymbolComparison(path), runtime=runtime, max_slowdown=bound, candidates=(candidate(HOME, A100),)
+        job, SymbolComparison(path), runtime=runtime, max_slowdown=bound, candidates=(candidate(HOME, gpu_type),)
     )
-    # Inside a bound of 0 no clock saves anything beyond the table's.
-    is_poor = path.boolean("little to gain")
+    # Inside a bound of 0 no clock saves anything beyond the table's; without a table only trials can find one.
+    is_poor = gpu_type == A100 and path.boolean("little to gain")
     policy = replace(PolicyConfig(), clock_trials=cast(Any, site), max_slowdown=0.0 if is_poor else 0.05)
     config = Config(policy=policy)
     bounds = guard_trials.trial_bounds(case, case.candidates, None, config)
     by_trial = path.boolean("by trial")
-    learned = {A100: cast(LearnedClock, SimpleNamespace(by_trial=by_trial))}
+    learned = {gpu_type: cast(LearnedClock, SimpleNamespace(by_trial=by_trial))}
     counts = not by_trial or (site != "off" and wish is not False)
     path.promise(bool(guard_trials.counted_clocks(learned, job, config)) == counts, "what trials found is opted out of")
     allowed = site != "off" and not own and deadline is None and (wish is True or (wish is None and site == "on"))
