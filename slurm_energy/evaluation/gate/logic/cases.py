@@ -33,6 +33,7 @@ class SymbolComparison:
         self.known = known
         self.table = table
         self.every = every
+        self.own_watts: float | None = None
         self.costs: dict[tuple[GpuTypeName, GpuTypeName], RelativeCost] = {}
 
     def cost(self, gpu_type: GpuTypeName, reference: GpuTypeName) -> RelativeCost | None:
@@ -69,8 +70,8 @@ class SymbolComparison:
         return 300.0
 
     def watts(self, _gpu_type: GpuTypeName) -> float | None:
-        """Return that of a name without runs."""
-        return None
+        """Return what runs of the name drew."""
+        return self.own_watts
 
 
 def partition(name: PartitionName, **changes: Any) -> PartitionState:

@@ -39,6 +39,8 @@ from slurm_energy.policy.site.comparison import TypeComparison
 from slurm_energy.policy.site.type_bound import slowdown_left
 
 _CLOCKS = (1290, 1350, 1410)
+UNMEASURED = GpuTypeName("h100-sxm5-80gb")
+"""In the catalogue, without a curve."""
 
 
 def takes_the_limit_that_slurm_enforces(path: Path) -> None:
@@ -279,14 +281,18 @@ def tries_clocks_inside_every_rule(path: Path) -> None:
     )
     bound = path.real("bound", 0.0, 2.0)
     upper = path.real("upper", 0.0)
-    runtime = RuntimeEstimate(seconds=0.0, upper_seconds=upper, source="history", gpu_type=A100)
+    gpu_type = path.choice("type", (A100, UNMEASURED))
+    runtime = RuntimeEstimate(seconds=0.0, upper_seconds=upper, source="history", gpu_type=gpu_type)
     case = case_of(
-        job, SymbolComparison(path), runtime=runtime, max_slowdown=bound, candidates=(candidate(HOME, A100),)
+        job, SymbolComparison(path), runtime=runtime, max_slowdown=bound, candidates=(candidate(HOME, gpu_type),)
     )
-    config = Config(policy=replace(PolicyConfig(), clock_trials=cast(Any, site)))
+    # Inside a bound of 0 no clock saves anything beyond the table's; without a table only trials can find one.
+    is_poor = gpu_type == A100 and path.boolean("little to gain")
+    policy = replace(PolicyConfig(), clock_trials=cast(Any, site), max_slowdown=0.0 if is_poor else 0.05)
+    config = Config(policy=policy)
     bounds = guard_trials.trial_bounds(case, case.candidates, None, config)
     by_trial = path.boolean("by trial")
-    learned = {A100: cast(LearnedClock, SimpleNamespace(by_trial=by_trial))}
+    learned = {gpu_type: cast(LearnedClock, SimpleNamespace(by_trial=by_trial))}
     counts = not by_trial or (site != "off" and wish is not False)
     path.promise(bool(guard_trials.counted_clocks(learned, job, config)) == counts, "what trials found is opted out of")
     allowed = site != "off" and not own and deadline is None and (wish is True or (wish is None and site == "on"))
@@ -300,7 +306,8 @@ def tries_clocks_inside_every_rule(path: Path) -> None:
     in_time = seconds > 0.0 if upper == 0.0 else upper + upper * least <= seconds * share
     is_large = bool(bound >= least) and bool(in_time)
     path.promise(is_large or not bounds, "no trial without room")
-    path.promise(bool(bounds) or not is_large or wish is None, "a wish with room is met")
+    path.promise(bool(bounds) or not is_large or (is_poor and wish is None), "a wish, or much to gain, is met")
+    path.promise(not bounds or not is_poor or wish is True, "no trial for a little that its user does not ask for")
     for given in bounds.values():
         path.promise(given <= bound, "no trial beyond the bound")
         path.promise(given <= MAX_TRIAL_BOUND, "nor beyond what travels with the job")
@@ -321,8 +328,15 @@ def begins_with_a_measured_clock_that_keeps_the_rules(path: Path) -> None:
     room = guard_clocks.SlowdownRoom(bound=path.real("bound"), time_limit=path.real("limit"), deadline=inf)
     least = path.real("minimum saving", 0.0, 1.0)
     gpu_type = path.choice("type", (A100, UNKNOWN))
-    ratio = path.choice("ratio", (0.0, 2.0))
-    case = case_of(job_of(), SymbolComparison(path), clock_terms=ClockTerms(min_saving_per_slowdown=ratio))
+    ratio = path.choice("ratio", (0.0, 2.0, 3.0))
+    terms = ClockTerms(min_saving_per_slowdown=ratio)
+    comparison = SymbolComparison(path)
+    if ratio == 3.0:
+        # By price: as many units for an hour as for so many kWh; runs of the name tell its draw, else programs do.
+        comparison.own_watts = path.choice("own draw", (None, 600.0))
+        terms = ClockTerms(price_per_gpu_hour=0.9, price_per_kwh=1.0)
+        ratio = 0.9 / ((comparison.own_watts or 300.0) / 1000.0)
+    case = case_of(job_of(), comparison, clock_terms=terms)
     verdict = guard_trials.learned_verdict(gpu_type, learned, room, least, case)
     allowed = (
         gpu_type == A100

@@ -157,7 +157,7 @@ def keeps_masks_and_power(path: Path) -> None:
     """Bounds of slowdown, limit and deadline hold where any option keeps them; power always does."""
     longest = [inf if path.boolean("no longest time") else path.real("longest time in the first", 0.0), inf]
     table = CostTable(_table(), _PLACES._replace(max_seconds=np.array(longest)))
-    slowdown = path.choice("slowdown", (inf, 1.5))
+    slowdown = path.choice("slowdown", (inf, 1.5, 2.0))
     limit, deadline = path.real("limit", 0.0), path.real("deadline", 0.0)
     path.assume(deadline <= limit)
     bounds = Bounds(slowdown, limit, deadline) if path.boolean("bounds") else None

@@ -29,7 +29,7 @@ from slurm_energy.evaluation.gate.logic.symbols import Path
 from slurm_energy.policy.base import Case
 from slurm_energy.policy.guard import partitions as guard_partitions
 from slurm_energy.policy.site import candidates as site
-from slurm_energy.policy.site.comparison import Candidate, first_tried, landing_on, with_room
+from slurm_energy.policy.site.comparison import Candidate, first_tried, landing_on, rivals_of, time_ratio, with_room
 
 
 def opens_only_what_the_user_may_use(path: Path) -> None:
@@ -145,7 +145,8 @@ def finds_room_only_where_it_is(path: Path) -> None:
     """A job has room where enough GPUs are free on nodes that meet its other needs, after all that wait have theirs."""
     wanted, nodes = path.whole("GPUs", 1, 16), path.choice("nodes", (1, 2))
     free = [path.whole(f"free on {name}", 0, 8) for name in "ab"]
-    waiting, claimed = path.whole("waiting", 0, 8), path.whole("claimed", 0, 8)
+    is_counted = path.boolean("others ask too")
+    waiting, claimed = (path.whole(name, 0, 8) if is_counted else 0 for name in ("waiting", "claimed"))
     cpus, memory = path.whole("free cpus on a", 0, 64), path.real("free memory on a", 0.0)
     asked_memory = path.real("memory", 0.0)
     kind = path.choice("kind", ("plain", "a100", "a40", "exclusive", "no tasks", "feature", "array"))
@@ -163,8 +164,9 @@ def finds_room_only_where_it_is(path: Path) -> None:
     up = path.boolean("up")
     home = partition(HOME, up=up)
     snapshot = ClusterSnapshot(cluster=ClusterName("c"), taken_at_seconds=NOW, partitions=(home,), nodes=holding)
-    snapshot.__dict__["waiting_gpus_by_partition"] = {HOME: waiting}
-    case = case_of(job, SymbolComparison(path), snapshot=snapshot, claimed_gpus={HOME: claimed})
+    snapshot.__dict__["waiting_gpus_by_partition"] = {HOME: waiting} if is_counted else {}
+    claims = {HOME: claimed} if is_counted else {}
+    case = case_of(job, SymbolComparison(path), snapshot=snapshot, claimed_gpus=claims)
     found = site.has_idle_room(case, home)
     if job.array is not None or not up:
         path.promise(not found, "no room for an array, and none in a partition that is down")
@@ -311,6 +313,61 @@ def adds_a_hint_only_where_slurm_would_take_it(path: Path) -> None:
     path.promise(bool(verdict.notes) == (proposed is not None and not could), "and a note where it is left out")
 
 
+def counts_the_nodes_that_a_hint_needs(path: Path) -> None:
+    """A job of several nodes is hinted at a feature where enough nodes have it, each large enough for its share."""
+    nodes, share_gpus = path.choice("nodes", (1, 2)), path.choice("GPUs", (1, 4))
+    asked = path.maybe("memory", lambda: path.real("memory asked", 1.0, 1e6))
+    cpus = [path.whole(f"cpus of {name}", 0, 128) for name in "ab"]
+    gpus = [path.whole("gpus of a", 0, 4), 2]
+    mib = [path.real("memory of a", 1.0, 1e6), path.choice("memory of b", (5e5, None))]
+    job = job_of(
+        nodes_min=nodes, gpus=(GpuDemand(count=share_gpus),), tasks=nodes, cpus_per_task=4, memory_per_node_mib=asked
+    )
+    pool = tuple(
+        SimpleNamespace(
+            available=True, cpus=cpus[one], memory_mib=mib[one], gpu_count=gpus[one],
+            gpus=(SimpleNamespace(slurm_type="a100", count=gpus[one]),), features=("fast",),
+        )
+        for one in (0, 1)
+    )  # fmt: skip
+    case = case_of(job, SymbolComparison(path), snapshot=SimpleNamespace(nodes_by_partition={HOME: pool}))
+    found = guard_partitions.allowed_hint("fast", case, [candidate(HOME, A100)], RoutingConfig(node_hints=True))
+    # Without its own memory a job may be given that of the largest node; a node of unknown memory may be that.
+    largest = inf if mib[1] is None else (mib[0] if mib[0] > mib[1] else mib[1])
+    least: Any = largest if asked is None else asked
+    able = [
+        one
+        for one in (0, 1)
+        if bool(cpus[one] >= 4)
+        and bool(gpus[one] * nodes >= share_gpus)
+        and least != inf
+        and bool((mib[one] or 0.0) >= least)
+    ]
+    path.promise((found.prefer is not None) == (len(able) >= nodes), "a hint exactly where enough nodes hold it")
+
+
+def finds_the_fastest_rival(path: Path) -> None:
+    """The fastest type is the one that needs least time in the mean; others are held against each at their worst."""
+    known = path.boolean("compared")
+    comparison = cast(Any, SymbolComparison(path, known=known))
+    order = path.choice("order", ((A100, A40), (A40, A100)))
+    found = rivals_of([candidate(HOME, order[0]), candidate(OTHER, order[1])], comparison)
+    path.promise((found is None) == (not known), "none where two cannot be compared")
+    if found is None:
+        return
+    cost = comparison.cost(A40, A100)
+    fastest, slower = (A40, A100) if cost.time_ratio < 1.0 else (A100, A40)
+    path.promise(found.fastest == fastest, "the one of the least mean time")
+    path.promise(found.types == order, "among all")
+    path.promise(time_ratio(fastest, found, comparison) == 1.0, "the fastest takes as long as itself")
+    longer = time_ratio(slower, found, comparison)
+    worst = comparison.costs[slower, fastest].worst_time_ratio
+    path.promise(longer is not None and longer == (worst if worst > 1.0 else 1.0), "the slower as long as at its worst")
+    unknown = cast(Any, SymbolComparison(path, known=False))
+    path.promise(time_ratio(slower, found, unknown) is None, "nothing is said of what cannot be compared")
+    path.promise(rivals_of([], comparison) is None, "nor of none")
+
+
 def _node(name: str, where: Any, gpu: str, **changes: Any) -> NodeState:
     gpus = NodeGpus(slurm_type=gpu, count=changes.pop("count", 4), allocated=changes.pop("allocated", 0))
     given = {
@@ -328,4 +385,6 @@ MASK_PROMISES: Mapping[str, Callable[[Path], None]] = {
     "landing": lands_where_it_is_named_and_submitted,
     "open partitions with room": names_open_partitions_with_room,
     "node hint": adds_a_hint_only_where_slurm_would_take_it,
+    "nodes of a hint": counts_the_nodes_that_a_hint_needs,
+    "fastest rival": finds_the_fastest_rival,
 }
