@@ -351,12 +351,22 @@ class NightlyConfig:
     )
     canary_share: float = setting(0.2, "Share of the users whose jobs a candidate in canary decides.", 0.01, 0.9)
     canary_period_hours: float = setting(
-        24.0, "Time for which a user's jobs stay with one policy; which one is drawn again afterwards.", 0.01, 720.0
+        24.0, "Time for which a user's jobs stay with one policy; which one is drawn again afterwards.", 0.001, 720.0
     )
     shadow_decisions: int = setting(200, "Decisions beside the live policy before a canary.", 1, 1_000_000)
     max_stage_days: float = setting(28.0, "Time in shadow or canary after which a candidate is given up.", 0.001, 366.0)
     late_milliseconds: float = setting(
         20.0, "A decision that takes more processor time counts against its policy.", 0.1, 1000.0
+    )
+    preferences: dict[str, float] = setting(
+        {},
+        'How many times as much one stage of the gate counts as another: {"twin/impact" = 3}; pairs that are left out '
+        "follow from the others.",
+        1.0 / 9.0,
+        9.0,
+    )
+    person_for_different: bool = setting(
+        False, "Whether a candidate that changes more than 30 % of the decisions waits for policy approve."
     )
     keep: int = setting(30, "Newest candidates whose folders are kept, beside those in use.", 1, 10_000)
 

@@ -16,8 +16,11 @@ import time
 import venv
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import permutations
 from pathlib import Path
 from statistics import median, quantiles
+
+from scipy.stats import bootstrap
 
 import slurm_energy
 from slurm_energy.lab.cluster import Lab, LabSpec, PartitionSpec, start_lab
@@ -27,11 +30,12 @@ from slurm_energy.wire.codec import Message
 
 PARTITIONS = (PartitionSpec(name="a100", nodes=1, gpus_per_node=4),)
 SUBMISSIONS = 300
-UNCOUNTED = 5
+UNCOUNTED = 6
 EXCHANGES = 2000
 HOOK_RUNS = 60
 JOB_SECONDS = 1.0
 REAL_TIME_PRIORITY = 10
+_ORDERS = tuple(permutations(range(3)))
 
 # Runs inside a lab: prints the seconds of each of N submissions, read by the alternating loop below.
 _SUBMIT_ONE = """
@@ -45,8 +49,10 @@ for line in sys.stdin:
 
 
 _HOW = """\
-How: two laboratory clusters run side by side, one with the plugin and one without; held jobs are submitted to the two
-in turn by a process already inside, which waits for each; each cluster is the first in every other pair. Equal jobs of
+How: three laboratory clusters run side by side, one with the plugin and two without; held jobs are submitted to the
+three in turn by a process already inside, which waits for each; each cluster is as often the first of a round. The
+*control* is the second cluster without the plugin against the first: what is measured where nothing differs. Brackets
+are 95 % bootstrap intervals of the median. Equal jobs of
 one user are answered by the plugin itself for a second after the daemon has decided on one of them, and the daemon is
 notified: with several pairs a second, hardly one of them waits for Python. Jobs that differ (here each has a name of
 its own) are sent to the daemon one by one; it gives one that differs in its name alone the answer of the like job
@@ -63,6 +69,8 @@ class Figure:
     thing: str
     runs: int
     p50: float
+    interval: tuple[float, float] | None = None
+    """Of the median, 95 %."""
     p99: float | None = None
     unit: str = "ms"
     goal: str = ""
@@ -97,33 +105,36 @@ class Submitter:
         self._process.wait(timeout=10)
 
 
-def measure_submission(plain: Lab, energy: Lab, *, equal: bool) -> list[Figure]:
+def measure_submission(plain: Lab, control: Lab, energy: Lab, *, equal: bool) -> list[Figure]:
     """Return sbatch's time without and with the plugin, taken in turn, and their ratio, for equal or differing jobs."""
-    submitters = [Submitter(plain), Submitter(energy)]
-    times: list[list[float]] = [[], []]
+    submitters = [Submitter(lab) for lab in (plain, control, energy)]
+    times: list[list[float]] = [[] for _ in submitters]
     try:
         for number in range(SUBMISSIONS + UNCOUNTED):
-            # What one leaves to be done is done while the other is measured: each is first in every other pair.
-            for which in (0, 1) if number % 2 else (1, 0):
+            # What one leaves to be done is done while the next is measured: every order comes as often.
+            for which in _ORDERS[number % len(_ORDERS)]:
                 took = submitters[which].submit("bench" if equal else f"bench-{number}")
                 if number >= UNCOUNTED:
                     times[which].append(took)
     finally:
         for submitter in submitters:
             submitter.close()
-    ratios = [with_plugin / without for without, with_plugin in zip(*times, strict=True)]
     jobs = "equal jobs" if equal else "jobs that differ in name, each sent to the daemon"
     return [
         figure(f"sbatch, without the plugin, {jobs}", times[0]),
-        figure(f"sbatch, with the plugin, {jobs}", times[1]),
-        Figure(
-            thing=f"ratio with / without, pair by pair, {jobs}",
-            runs=len(ratios),
-            p50=median(ratios),
-            unit="",
-            goal="≤ 1.10" if equal else "",
-        ),
+        figure(f"sbatch, with the plugin, {jobs}", times[2]),
+        ratio(f"ratio with / without, pair by pair, {jobs}", times[0], times[2], goal="≤ 1.10" if equal else ""),
+        ratio(f"control: ratio without / without, {jobs}", times[0], times[1]),
     ]
+
+
+def ratio(thing: str, without: list[float], compared: list[float], goal: str = "") -> Figure:
+    """Return the median of ratios, pair by pair, with its interval."""
+    ratios = [mine / base for base, mine in zip(without, compared, strict=True)]
+    found = bootstrap((ratios,), median, n_resamples=2000, method="percentile", vectorized=False, random_state=1)
+    return Figure(
+        thing=thing, runs=len(ratios), p50=median(ratios), interval=tuple(found.confidence_interval), unit="", goal=goal
+    )
 
 
 def measure_decisions(lab: Lab) -> list[Figure]:
@@ -225,7 +236,8 @@ def page(figures: list[Figure], slurm_version: str, *, real_time: bool) -> str:
     ]
     for item in figures:
         p99 = "" if item.p99 is None else f"{item.p99:.2f}"
-        lines.append(f"| {item.thing} | {item.runs} | {item.p50:.2f} | {p99} | {item.unit} | {item.goal} |")
+        low_high = "" if item.interval is None else " [{:.2f}, {:.2f}]".format(*item.interval)
+        lines.append(f"| {item.thing} | {item.runs} | {item.p50:.2f}{low_high} | {p99} | {item.unit} | {item.goal} |")
     lines += [
         "",
         _HOW,
@@ -244,13 +256,17 @@ def main() -> int:
         print(f"bench: {step}", file=sys.stderr)
 
     real_time = take_real_time_priority()
-    tell("starting two laboratory clusters" + (" at real-time priority" if real_time else ""))
+    tell("starting three laboratory clusters" + (" at real-time priority" if real_time else ""))
     with (
         start_lab(LabSpec(name="bench-plain", partitions=PARTITIONS, energy=False), owned=True) as plain,
+        start_lab(LabSpec(name="bench-control", partitions=PARTITIONS, energy=False), owned=True) as control,
         start_lab(LabSpec(name="bench-energy", partitions=PARTITIONS), owned=True) as energy,
     ):
         tell("submissions in turn")
-        figures = [*measure_submission(plain, energy, equal=True), *measure_submission(plain, energy, equal=False)]
+        figures = [
+            *measure_submission(plain, control, energy, equal=True),
+            *measure_submission(plain, control, energy, equal=False),
+        ]
         tell("decisions")
         figures += measure_decisions(energy)
         tell("hooks")

@@ -40,7 +40,7 @@ class Noun(NamedTuple):
 NOUNS: dict[str, Noun] = {
     "arena": Noun("arena", "arena", "Compare policies on a simulated cluster."),
     "billing": Noun(
-        "report", "billing", "Print the billing weight of each partition's GPUs by their measured power, or set it."
+        "billing", "billing", "Print the billing weight of each partition's GPUs by their measured power, or set it."
     ),
     "bench": Noun("bench", "bench", "Measure how fast decisions are and what memory they need."),
     "calibrate": Noun(

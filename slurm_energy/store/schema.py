@@ -17,7 +17,8 @@ from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-import slurm_energy.store.promotion.tables  # noqa: F401  # so that the metadata has every table
+import slurm_energy.store.promotion.tables  # so that the metadata has every table
+import slurm_energy.store.rollups  # noqa: F401  # the same
 from slurm_energy.config import StoreConfig
 from slurm_energy.errors import SchemaVersionError, StoreError
 from slurm_energy.resources import shared_directory

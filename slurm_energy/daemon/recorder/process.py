@@ -41,6 +41,7 @@ from slurm_energy.learning.nightly.stages import next_step, take_step
 from slurm_energy.store.database_file import check_database_file, close_database, guard_content
 from slurm_energy.store.past_runs import HISTORY_DAYS
 from slurm_energy.store.promotion import live_policy
+from slurm_energy.store.rollups import roll_up_some
 from slurm_energy.store.schema import check_version, database_revision, finish_sums, upgrade
 from slurm_energy.store.session import (
     Engine,
@@ -64,6 +65,7 @@ REPLACED_PAUSE_SECONDS = 1.0
 LOOK_INTERVAL_SECONDS = 5.0
 UNREPORTED_INTERVAL_SECONDS = 60.0
 PRUNE_INTERVAL_SECONDS = 60.0
+ROLLUP_INTERVAL_SECONDS = 30.0
 OPTIMIZE_INTERVAL_SECONDS = 86_400.0
 POLICY_LOOK_SECONDS = 2.0
 POLICY_ADVANCE_SECONDS = 60.0
@@ -92,6 +94,8 @@ class RecorderLoop:
         self._look_due = Every(LOOK_INTERVAL_SECONDS)
         self._unreported_due = Every(UNREPORTED_INTERVAL_SECONDS)
         self._prune_due = Every(PRUNE_INTERVAL_SECONDS)
+        self._rollup_due = Every(ROLLUP_INTERVAL_SECONDS)
+        self._rolls_up = False
         self._optimize_due = Every(OPTIMIZE_INTERVAL_SECONDS)
 
     def run(self, engine: Engine) -> None:
@@ -152,6 +156,10 @@ class RecorderLoop:
                 logger.info("old rows removed jobs_and_decisions=%d", removed)
         if self._optimize_due.due(now):
             optimize(engine)
+        self._rolls_up |= self._rollup_due.due(now)
+        if self._rolls_up and not self._recorder.has_more:  # what comes is more urgent
+            done = run_in_transaction(engine, lambda session: roll_up_some(session, self._cluster, time.time()))
+            self._rolls_up = done > 0
 
 
 class PromotionLoop:

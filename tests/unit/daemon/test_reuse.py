@@ -30,6 +30,7 @@ from slurm_energy.estimation.run_time import EndedRun, RunTimeModel
 from slurm_energy.policy.base import Case
 from slurm_energy.policy.oracle import OraclePolicy
 from slurm_energy.wire.codec import Message, decode, encode
+from slurm_energy.wire.messages import decision_reply
 
 ROOT = Peer(process_id=1, user_id=0, privileged=True)
 ALICE = Peer(process_id=2, user_id=1000, privileged=False)
@@ -275,12 +276,12 @@ def test_what_is_remembered_is_bounded_and_forgotten(desk: Desk) -> None:
     one = kept._kept[DecisionId(base)]
     for number in range(MAX_KEPT + 5):
         decision = replace(one.decided.decision, decision_id=DecisionId(f"decision{number}"))
-        kept.keep(replace(one.decided, decision=decision), {"name": "x", "uid": str(number)}, one.basis, 100.0)
+        kept.keep(replace(one.decided, decision=decision), {"name": "x", "uid": str(number)}, one.basis, b"", 100.0)
     assert len(kept._kept) == len(kept._last) == MAX_KEPT
     assert kept.again(DecisionId("decision4"), DecisionId(NEW_ID), 1.0, 100.0) is None
     assert kept.again(DecisionId("decision5"), DecisionId(NEW_ID), 1.0, 100.0) is not None
     assert kept.again(DecisionId("decision5"), DecisionId(NEW_ID), 1.0, 100.0 + KEPT_SECONDS) is None
-    kept.keep(one.decided, ONE_GPU, one.basis, 100.0 + KEPT_SECONDS)
+    kept.keep(one.decided, ONE_GPU, one.basis, b"", 100.0 + KEPT_SECONDS)
     assert set(kept._kept) == {DecisionId(base)}
     assert set(kept._last.values()) == {DecisionId(base)}
 
@@ -308,11 +309,23 @@ def test_a_decision_holds_no_longer_for_being_given_to_like_jobs(desk: Desk) -> 
     base = DecisionId(desk.decide().fields["decision_id"])
     kept, one = desk.state.reusable, desk.state.reusable._kept[base]
     basis = lambda _user_id, _name, _script: one.basis  # noqa: E731  # the clock alone is looked at here
-    found = kept.for_request({**ONE_GPU, "name": "other"}, basis, time.time(), one.until - 0.25)
+    found = kept.like({**ONE_GPU, "name": "other"}, basis, one.until - 0.25)
     assert found is not None
-    assert found[1] in {249, 250}
-    desk.state.reusable.keep(found[0], {**ONE_GPU, "name": "other"}, one.basis, one.until - 0.25, found[1])
-    assert kept.for_request({**ONE_GPU, "name": "third"}, basis, time.time(), one.until + 0.001) is None
+    assert found.milliseconds in {249, 250}
+    decided, fields = found.decided(time.time()), {**ONE_GPU, "name": "other"}
+    desk.state.reusable.keep(decided, fields, one.basis, found.reply(), one.until - 0.25, found.milliseconds)
+    assert kept.like({**ONE_GPU, "name": "third"}, basis, one.until + 0.001) is None
+    assert kept.like({**ONE_GPU, "name": "third"}, basis, one.until - 0.0005) is None
+
+
+def test_the_reply_on_a_like_job_is_that_of_its_own_decision(desk: Desk) -> None:
+    base = DecisionId(desk.decide().fields["decision_id"])
+    one = desk.state.reusable._kept[base]
+    found = desk.state.reusable.like({**ONE_GPU, "name": "other"}, lambda *_: one.basis, one.until - 0.25)
+    assert found is not None
+    decided = found.decided(time.time())
+    worked_out = decision_reply(decided.decision, decided.entry, reuse_milliseconds=found.milliseconds)
+    assert found.reply() == encode(worked_out)
 
 
 @pytest.mark.parametrize(
