@@ -15,7 +15,7 @@ from slurm_energy.daemon.doors.callers import Peer
 from slurm_energy.daemon.policy.remote import RemotePolicy
 from slurm_energy.daemon.recorder.entries import DecisionEntryLine, JournalQueue, decode_entry
 from slurm_energy.daemon.recorder.journal import JournalReader, JournalWriter
-from slurm_energy.daemon.reuse import KEPT_SECONDS, MAX_KEPT, REUSE_MILLISECONDS
+from slurm_energy.daemon.reuse import KEPT_SECONDS, MAX_KEPT, NAME_BITS, REUSE_MILLISECONDS
 from slurm_energy.daemon.state import DaemonState
 from slurm_energy.daemon.verbs import DoorLink, LocalVerbs
 from slurm_energy.domain.cluster import ClusterSnapshot, NodeGpus
@@ -247,6 +247,50 @@ def test_a_decision_given_again_is_recorded_claimed_and_counted_as_one_of_its_ow
     }
 
 
+def test_a_decision_given_again_under_another_name_is_recorded_under_that_name(desk: Desk) -> None:
+    base = desk.decide().fields["decision_id"]
+    assert desk.ask("reused", {**reused(base), "name": "other"}).verb == "ok"
+    first, second = desk.recorded()
+    assert (first.job.name, second.job.name) == ("train", "other")
+    assert second.decision.clocks == first.decision.clocks
+
+
+def bits_of(names: str) -> set[int]:
+    value = int.from_bytes(bytes.fromhex(names), "little")
+    return {bit for bit in range(NAME_BITS) if value >> bit & 1}
+
+
+def test_the_plugin_learns_which_names_of_the_user_have_runs(desk: Desk) -> None:
+    known = desk.state.names_with_runs
+    assert bits_of(desk.decide().fields["reuse_names"]) == set()
+    known.add("runtimes", [(1000, "123456789"), (1001, "theirs")], first=True, last=True)
+    known.add("clocks", [(1000, "a")], first=True, last=True)
+    assert bits_of(desk.decide().fields["reuse_names"]) == {0xCBF43926 % NAME_BITS, 0xE8B7BE43 % NAME_BITS}
+    known.add("runtimes", [(1000, "b")], first=False, last=True)
+    assert len(bits_of(desk.decide().fields["reuse_names"])) == 3
+    known.add("runtimes", [], first=True, last=True)
+    assert bits_of(desk.decide().fields["reuse_names"]) == {0xE8B7BE43 % NAME_BITS}
+
+
+def test_names_of_a_table_that_comes_in_parts_count_from_the_first_to_the_last(desk: Desk) -> None:
+    known, job = desk.state.names_with_runs, desk.decide
+    known.add("work", [(1000, "a")], first=True, last=True)
+    known.add("work", [(1000, "b")], first=True, last=False)
+    assert len(bits_of(job().fields["reuse_names"])) == 2, "the table before is in use until the new one is whole"
+    known.add("work", [(1000, "c")], first=False, last=True)
+    assert len(bits_of(job().fields["reuse_names"])) == 2, "of the new one alone"
+
+
+def test_an_answer_that_rests_on_a_name_or_a_script_is_for_no_other_name(desk: Desk) -> None:
+    assert "reuse_names" not in desk.decide(name="").fields
+    assert "reuse_names" not in desk.decide(script="v=1;model=bert").fields
+    desk.state.names_with_runs.add("work", [(1000, "train")], first=True, last=True)
+    assert "reuse_names" not in desk.decide().fields
+    assert "reuse_names" in desk.decide(name="other").fields
+    desk.state.names_with_runs.add("work", [(1000, f"n{number}") for number in range(2000)], first=True, last=True)
+    assert "reuse_names" not in desk.decide(name="other").fields, "most names have a bit"
+
+
 def test_a_daemon_that_did_not_make_the_decision_records_the_job_all_the_same(desk: Desk) -> None:
     assert desk.ask("reused", reused("0123456789abcdef")).verb == "ok"
     (line,) = desk.recorded()
@@ -277,9 +321,9 @@ def test_what_is_remembered_is_bounded_and_forgotten(desk: Desk) -> None:
         decision = replace(one.decided.decision, decision_id=DecisionId(f"decision{number}"))
         kept.keep(replace(one.decided, decision=decision), {"name": "x", "uid": str(number)}, one.basis, 100.0)
     assert len(kept._kept) == len(kept._last) == MAX_KEPT
-    assert kept.again(DecisionId("decision4"), DecisionId(NEW_ID), 1.0, 100.0) is None
-    assert kept.again(DecisionId("decision5"), DecisionId(NEW_ID), 1.0, 100.0) is not None
-    assert kept.again(DecisionId("decision5"), DecisionId(NEW_ID), 1.0, 100.0 + KEPT_SECONDS) is None
+    assert kept.again(DecisionId("decision4"), DecisionId(NEW_ID), "x", 1.0, 100.0) is None
+    assert kept.again(DecisionId("decision5"), DecisionId(NEW_ID), "x", 1.0, 100.0) is not None
+    assert kept.again(DecisionId("decision5"), DecisionId(NEW_ID), "x", 1.0, 100.0 + KEPT_SECONDS) is None
     kept.keep(one.decided, ONE_GPU, one.basis, 100.0 + KEPT_SECONDS)
     assert set(kept._kept) == {DecisionId(base)}
     assert set(kept._last.values()) == {DecisionId(base)}
