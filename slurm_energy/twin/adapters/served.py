@@ -67,7 +67,8 @@ class ServedPolicy(PlacementRule):
         self.version = policy.version
         self.reasons: Counter[Reason] = Counter()
         self._policy = policy
-        self._config = config
+        # Nobody reads in the twin what a named partition costs.
+        config = self._config = replace(config, routing=replace(config.routing, invite=False))
         self._guard = Guard(config, ids=partial(next, _ids()))
         self._decisions: dict[int, EnergyDecision] = {}
         self._gpu_types: list[GpuTypeName | None] = []
@@ -91,6 +92,8 @@ class ServedPolicy(PlacementRule):
         self._runs = ServedRuns()
         self._places = view.places
         self._gpu_types = [gpu_type_from_slurm_type(place.device) for place in view.places]
+        if isinstance(view, TwinView):
+            view.open_by_default = self._config.routing.open and self._config.routing.open_by_default
         self._without_default = isinstance(view, TwinView) and not any(one.is_default for one in view.world.partitions)
 
     def route(self, job: WaitingJob, view: ClusterView) -> tuple[int, ...] | None:

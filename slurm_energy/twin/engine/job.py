@@ -39,6 +39,8 @@ class Job:
     """Higher goes first."""
     partitions: tuple[str, ...] = ()
     """Asked for; empty for the default partition, or for all where the world has no default."""
+    open: bool | None = None
+    """Whether the partitions asked for are a preference, as --energy-open has it; None: as the site has it."""
     devices: tuple[str, ...] = ()
     """GPU types asked for; empty for any."""
     cpus: int = 0
