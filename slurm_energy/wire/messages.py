@@ -27,6 +27,8 @@ QUERY_SUBJECTS = (
     "report-name",
     "report-node",
     "report-cluster",
+    "report-slowdown",
+    "report-open",
     "status",
     "decisions",
     "metrics",

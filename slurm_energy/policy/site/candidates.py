@@ -82,9 +82,7 @@ def refusal(case: Case, partition: PartitionState) -> str | None:
     return next((reason for failed, reason in checks if failed), None)
 
 
-def order_objections(
-    case: Case, partitions: Iterable[PartitionState], *, adds: bool
-) -> dict[PartitionName, str]:
+def order_objections(case: Case, partitions: Iterable[PartitionState], *, adds: bool) -> dict[PartitionName, str]:
     """Return why slurmctld's side would not put a partition before the job's own ones, for those that it would not.
 
     That side looks again, at slurmctld's own records: this only keeps us from announcing what it will leave out.

@@ -61,14 +61,14 @@ def started_in(case: Case) -> Candidate | None:
 def slowdown_basis(case: Case) -> SlowdownBasis:
     """Return what the job's slowdown is to be held against, for every GPU type on which it can land."""
     home = started_in(case)
-    types = () if home is None or len(home.gpu_types) != 1 else home.gpu_types
+    own = None if home is None or len(home.gpu_types) != 1 else home.gpu_types[0]
     found: dict[GpuTypeName, float] = {}
-    by_runs = bool(types)
-    for name in landing_types(case.candidates) if types else ():
-        cost = case.comparison.cost(name, types[0])
+    by_runs = own is not None
+    for name in landing_types(case.candidates):
+        cost = None if own is None else case.comparison.cost(name, own)
         if cost is not None:
             found[name] = cost.time_ratio - 1.0
-            by_runs = by_runs and (name == types[0] or cost.is_by_runs)
+            by_runs = by_runs and (name == own or cost.is_by_runs)
     return SlowdownBasis(
         bound=case.max_slowdown, type_bound=case.max_type_slowdown, type_slowdowns=found, by_runs=by_runs
     )

@@ -212,9 +212,7 @@ def give_habits(
             job.is_plain = False
 
 
-def _with_levers(
-    habits: tuple[Habit, ...], shares: HabitShares, stream: np.random.SeedSequence
-) -> tuple[Habit, ...]:
+def _with_levers(habits: tuple[Habit, ...], shares: HabitShares, stream: np.random.SeedSequence) -> tuple[Habit, ...]:
     """Return the habits with what users leave to the site, at even shares, and nothing else changed by it."""
     if not shares.open_partitions and not shares.gpu_ranges:
         return habits
