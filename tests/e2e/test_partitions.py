@@ -229,7 +229,8 @@ class Site:
         return ([] if self.accounts else ["QoS=", "AllowQos=", "DenyQos="]) + (["JobDefaults="] if self.lua else [])
 
     def __str__(self) -> str:
-        return f"{self.enforced}{'-accounts' if self.accounts else ''}{'-lua' if self.lua else ''}{'-opened' if self.opened else ''}"
+        marks = (("accounts", self.accounts), ("lua", self.lua), ("opened", self.opened))
+        return "-".join([self.enforced, *(word for word, holds in marks if holds)])
 
 
 SITES = (
@@ -237,7 +238,7 @@ SITES = (
     Site("ANY", accounts=True),
     Site("ALL"),
     Site("NO", accounts=True, lua=True),
-    Site("NO", opened=True),
+    Site("ANY", accounts=True, opened=True),
 )
 GROUPS = 4
 LINES = (

@@ -93,7 +93,8 @@ def test_each_job_is_held_against_its_own_bounds_from_where_slurm_would_have_sta
 def test_what_the_job_itself_measured_stands_before_what_was_predicted(engine: Engine) -> None:
     fill(engine, slowdown=HOME, trials=(trial(0.12),))
     total = slowdown(engine).total
-    assert (total.measured_jobs, total.beyond_jobs, total.mean_slowdown) == (1, 1, pytest.approx(0.12))
+    assert (total.measured_jobs, total.beyond_jobs) == (1, 1)
+    assert total.mean_slowdown == pytest.approx(0.12)
 
 
 @pytest.mark.parametrize(
