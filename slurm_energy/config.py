@@ -209,6 +209,16 @@ class RoutingConfig:
 
     open: bool = setting(False, "Jobs that name no partition may be sent to others than the default one.")
     partitions: tuple[str, ...] = setting((), "Partitions open for routing; empty: all the user may use.")
+    open_by_default: bool = setting(
+        False,
+        "Where routing is open: a partition that a user names is a preference among those that he may use, unless he "
+        "says --energy-open=off. False: only where he says --energy-open.",
+    )
+    invite: bool = setting(
+        True,
+        "Where routing is open: who names a partition is told what --energy-open would have saved, and where GPUs are "
+        "free now; `report open` sums it up by user.",
+    )
     max_type_slowdown: float = setting(
         0.05,
         "Most that a job may be slower, at default clocks, on the GPU type of another partition than where Slurm would "

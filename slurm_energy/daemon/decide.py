@@ -203,6 +203,7 @@ def job_request(job: SubmittedFields, now_seconds: float, user_name: str | None 
             deadline_seconds=_deadline(job, now_seconds, complaints),
             quiet=job.quiet,
             trials=job.trials,
+            open=job.open,
             gpu_counts=job.gpu_counts,
         ),
         submitted_at_seconds=now_seconds,

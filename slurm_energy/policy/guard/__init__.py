@@ -14,6 +14,7 @@ from slurm_energy.domain.decision import (
     ClockChoice,
     DecisionEntry,
     EnergyDecision,
+    OpenOffer,
     Reason,
     RuntimeEstimate,
 )
@@ -31,6 +32,7 @@ from slurm_energy.policy.guard.explanation import (
     count_text,
     exchange_notes,
     explanation,
+    joined_line,
     light_notes,
     missing_partitions,
     sent_text,
@@ -39,10 +41,11 @@ from slurm_energy.policy.guard.explanation import (
 from slurm_energy.policy.guard.gpu_count import CountedCase, with_chosen_count
 from slurm_energy.policy.guard.partitions import allowed_hint, allowed_partitions
 from slurm_energy.policy.guard.trials import counted_clocks, learned_verdict, trial_bounds
-from slurm_energy.policy.site.candidates import at_site
+from slurm_energy.policy.site.candidates import at_site, is_opened
 from slurm_energy.policy.site.clock_terms import clock_terms
 from slurm_energy.policy.site.comparison import first_tried, landing_on, landing_types
 from slurm_energy.policy.site.settings import site_board_limits
+from slurm_energy.policy.submission.open_offer import offer_announcement, offer_text, open_offer, slowdown_basis
 
 _MAX_ENTRY_MINUTES = 0xFFFFFFFD
 
@@ -180,6 +183,7 @@ class Guard:
             lambda cases: _count_costs(policy, tuple(map(as_placed, cases))),
         )
         case = as_placed(counted.case)
+        offer = self._offer(counted.case, as_placed)
         counted = replace(counted, case=case)
         missing = missing_partitions(case)
         if missing and not case.candidates:
@@ -193,7 +197,24 @@ class Guard:
             notes=(*counted.notes, *outcome.notes, *missing),
         )
         estimate = expected_runtime(case, self._config.guard)
-        return self._decision(replace(decision, estimate=estimate), counted, outcome)
+        decision = replace(
+            decision,
+            estimate=estimate,
+            opens=is_opened(job, self._config.routing),
+            offer=offer,
+            slowdown=slowdown_basis(case),
+        )
+        return self._decision(decision, counted, outcome)
+
+    def _offer(self, case: Case, as_placed: Callable[[Case], Case]) -> OpenOffer | None:
+        """Return what leaving its partition open would have given a job that names one; None where it is open."""
+        job, routing = case.job, self._config.routing
+        if not (routing.open and routing.invite and job.partitions) or is_opened(job, routing) or job.starts_later:
+            return None
+        try:
+            return open_offer(as_placed(replace(case, job=replace(job, options=replace(job.options, open=True)))))
+        except Exception:  # noqa: BLE001  # said beside the decision: it must not cost the job its decision
+            return None
 
     def _stop(self, job: JobRequest, snapshot: ClusterSnapshot | None, decision: EnergyDecision) -> Reason | None:
         """Return why no policy is asked at all, None if one is."""
@@ -291,6 +312,11 @@ class Guard:
             message="" if quiet else line,
             message_in_place="" if quiet else line_in_place,
         )
+        if decision.offer is not None:
+            text = plain_note(offer_text(decision.offer, ",".join(case.job.partitions)))
+            given = replace(given, notes=(*given.notes, text))
+            if not quiet:
+                given = replace(given, message=joined_line(given.message, text))
         # A site that observes for a while has nothing to say to people who did not ask for it.
         if not quiet and (not observed or case.job.options.mode is EnergyMode.OBSERVE):
             own = case.work is not None and bool(case.work.runs_by_type)
@@ -304,6 +330,9 @@ class Guard:
                 if moves
                 else "",
             )
+            if decision.offer is not None:
+                also = offer_announcement(decision.offer)
+                given = replace(given, announcement=joined_line(given.announcement, also))
         if observed:
             return given
         return replace(

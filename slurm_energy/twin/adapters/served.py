@@ -20,7 +20,7 @@ from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import ClockChoice, EnergyDecision, Reason, RuntimeEstimate
 from slurm_energy.domain.gpu_count import GpuScaling
 from slurm_energy.domain.ids import DecisionId, GpuTypeName, PartitionName
-from slurm_energy.domain.job import JobRequest
+from slurm_energy.domain.job import JobRequest, scaled_limit
 from slurm_energy.domain.trials import ClockTrial, LearnedClock, NamedTrial
 from slurm_energy.domain.work import FailedRuns, MeasuredRun, WorkEstimate
 from slurm_energy.energy_model.catalog import CATALOG, gpu_type_from_slurm_type
@@ -67,7 +67,8 @@ class ServedPolicy(PlacementRule):
         self.version = policy.version
         self.reasons: Counter[Reason] = Counter()
         self._policy = policy
-        self._config = config
+        # Nobody reads in the twin what a named partition costs.
+        config = self._config = replace(config, routing=replace(config.routing, invite=False))
         self._guard = Guard(config, ids=partial(next, _ids()))
         self._decisions: dict[int, EnergyDecision] = {}
         self._gpu_types: list[GpuTypeName | None] = []
@@ -91,6 +92,8 @@ class ServedPolicy(PlacementRule):
         self._runs = ServedRuns()
         self._places = view.places
         self._gpu_types = [gpu_type_from_slurm_type(place.device) for place in view.places]
+        if isinstance(view, TwinView):
+            view.open_by_default = self._config.routing.open and self._config.routing.open_by_default
         self._without_default = isinstance(view, TwinView) and not any(one.is_default for one in view.world.partitions)
 
     def route(self, job: WaitingJob, view: ClusterView) -> tuple[int, ...] | None:
@@ -106,6 +109,7 @@ class ServedPolicy(PlacementRule):
             self._waiting[job.job_id] = job, request
         if job.asked_gpus:  # as in Slurm, the number is fixed when the job is submitted
             job.range_counts, job.gpu_counts = job.gpu_counts, (decision.gpus or job.asked_gpus,)
+            _scale_limit(job)
         self.reasons.update(decision.reasons)
         self.clamped += not CLAMPING.isdisjoint(decision.reasons)
         self._decisions[job.job_id] = decision
@@ -180,6 +184,7 @@ class ServedPolicy(PlacementRule):
                 found[job_id] = Reroute(self._waits_in(named, request, view), decision.gpus if resizes else None)
                 if resizes and decision.gpus is not None:
                     job.gpu_counts = (decision.gpus,)
+                    _scale_limit(job)
             gpus = float(decision.gpus or job.asked_gpus or job.gpu_counts[0])
             for name in named[:1] or request.partitions or self._default(view):
                 claimed[name] = claimed.get(name, 0.0) + gpus
@@ -253,6 +258,15 @@ class _ServedTrials:
     def begin(self, job: WaitingJob, placement: Placement) -> JobTrials | None:
         """Return the trials of a job that is being started; None for none."""
         return self._policy.trials_of(job, placement)
+
+
+def _scale_limit(job: Job) -> None:
+    """Give a job the time limit that goes with its number of GPUs, as in Slurm."""
+    asked = job.asked_limit_seconds or job.time_limit_seconds
+    if asked < inf:
+        minutes = scaled_limit(asked / 60.0, job.asked_gpus, job.gpu_counts[0])
+        assert minutes is not None
+        job.asked_limit_seconds, job.time_limit_seconds = asked, 60.0 * minutes
 
 
 def served_policy(name: str, config: Config | None = None) -> ServedPolicy:
