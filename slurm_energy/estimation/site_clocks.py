@@ -35,6 +35,8 @@ MAX_CLOCKS = 24
 MAX_RATIO_OF_BOUND = 2.0
 """No job is expected to take longer than so many times the bound, whatever others leave."""
 RECENT_SECONDS = 14 * 86_400.0
+MAX_NAMES = 200
+"""Of a GPU type, whose trials count: those of the latest runs."""
 MIN_RUNS = 10
 """Below so many recent runs each kind of work is taken to be as frequent as the next."""
 _NEAR = 0.25
@@ -244,7 +246,7 @@ def site_clocks(
         now_seconds: Unix time, or the twin's.
         timed: Ended runs with their limits.
     """
-    tried = {(user, group): clocks for user, group, clocks in learned}
+    tried = _newest(learned)
     recent = [run for run in runs if now_seconds - run.ended_at_seconds <= RECENT_SECONDS]
     powers: dict[tuple[object, str, GpuTypeName], list[float]] = {}
     for run in runs:
@@ -275,6 +277,22 @@ def site_clocks(
         runs=len(recent),
         limits=LimitHabits.of(timed),
     )
+
+
+def _newest(
+    learned: Iterable[tuple[object, str, Mapping[GpuTypeName, LearnedClock]]],
+) -> Mapping[tuple[object, str], Mapping[GpuTypeName, LearnedClock]]:
+    """Return what was tried in the latest runs of each type."""
+    by_type: dict[GpuTypeName, list[tuple[float, str, tuple[object, str], LearnedClock]]] = {}
+    for user, group, clocks in learned:
+        for gpu_type, clock in clocks.items():
+            at = -clock.measured_at_seconds
+            by_type.setdefault(gpu_type, []).append((at, f"{user}/{group}", (user, group), clock))
+    found: dict[tuple[object, str], dict[GpuTypeName, LearnedClock]] = {}
+    for gpu_type, rows in by_type.items():
+        for _, _, key, clock in sorted(rows, key=lambda row: row[:2])[:MAX_NAMES]:
+            found.setdefault(key, {})[gpu_type] = clock
+    return found
 
 
 def _measured(runs: Sequence[MeasuredRun]) -> float | None:
@@ -437,15 +455,18 @@ def _curve(one: TypeClocks, at: int, learned: LearnedClock | None) -> _Curve:
         total = sum(product)
         weights = tuple(value / total for value in product) if total > 0.0 else weights
         power = _power_of(learned, one.clocks_mhz, one.power_at(at), power)
+    begins: dict[float, tuple[float, float]] = {}
+    for weight, (share, begin) in zip(weights, FORMS, strict=True):
+        first, second = begins.get(begin, (0.0, 0.0))
+        begins[begin] = first + weight * share, second + weight * share * share
     slowdowns, doubts = [], []
     for clock in one.clocks_mhz:
         worst = one.default_clock_mhz / clock - 1.0
         mean = square = 0.0
-        for weight, (share, begin) in zip(weights, FORMS, strict=True):
-            if share and worst > begin:
-                value = share * (worst - begin)
-                mean += weight * value
-                square += weight * value * value
+        for begin, (first, second) in begins.items():
+            if worst > begin:
+                mean += first * (worst - begin)
+                square += second * (worst - begin) ** 2
         slowdowns.append(mean)
         doubts.append(sqrt(max(square - mean * mean, 0.0)))
     return _Curve(tuple(slowdowns), tuple(doubts), tuple(ratio**power for ratio in one.power_at(at)))

@@ -61,6 +61,8 @@ HISTORY_INTERVAL_SECONDS = 300.0
 WORK_INTERVAL_SECONDS = 600.0
 WORK_SOON_SECONDS = 30.0
 """Where runs are on a GPU type that was not known at the last look at all of them."""
+SITE_CLOCKS_SECONDS = 300.0
+"""Between two looks at what all runs say of clocks; what one run tried counts for its own name at once."""
 MAX_CORRECTION_PAUSE_SECONDS = 2.0
 """Also after a look at all names, which takes longer: a run that ends is to be known within five seconds."""
 CORRECTION_SHARE = 0.1
@@ -243,6 +245,7 @@ class HistoryLoop:
         self._limits = site_board_limits(config)
         self._history_due = Every(HISTORY_INTERVAL_SECONDS)
         self._work_due = Every(WORK_INTERVAL_SECONDS)
+        self._site_clocks_due = Every(SITE_CLOCKS_SECONDS)
         self._correct_from = 0.0
 
     def run(self, engine: Engine, condition: Condition) -> None:
@@ -356,7 +359,7 @@ class HistoryLoop:
         try:
             if self._tries_clocks:
                 found += learned_clocks(trials_of_names(session, self._cluster, history_begin(time.time())))
-            if self._by_mean:
+            if self._by_mean and self._site_clocks_due.due(time.monotonic()):
                 timed = map(ended_run, self._memory.timed())
                 clocks = site_clocks(found, self._memory.measured(), self._bounds, self._limits, time.time(), timed)
         except StoreError:
