@@ -197,8 +197,8 @@ class GuardConfig:
     max_added_timeouts: float = setting(
         0.01,
         "Where policy.slowdown_bound is mean: how much more likely a lower clock may make it that a job reaches its "
-        "time limit, by the spread of its name's runs or by how near to their limits the site's jobs end. Under each-job "
-        "all but one in twenty end inside it.",
+        "time limit, by the spread of its name's runs or by how near to their limits the site's jobs end. Under "
+        "each-job all but one in twenty end inside it.",
         0.0,
         0.2,
     )

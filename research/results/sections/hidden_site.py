@@ -18,6 +18,8 @@ INSTALLED: dict[str, str] = {
     MEAN_FAIR: "daemon/auto:mean=1,trials=on,assumed=1",
 }
 """What is installed: as it comes, and with what a site may switch on."""
+IN_THE_MIDDLE = (TRIALS, MEAN_FAIR)
+"""Of these, what is judged on the site in the middle alone."""
 STATIC_EACH = "static clocks, each job's bound and fair exchange"
 _EACH_JOB_CLOCKS = "fixed-clock:a100=0.904,a40=0.897,v100=0.891,h100=0.939"
 """The lowest of each type's clocks at which none of the world's kinds of work takes more than 5 % longer, and at which
