@@ -20,6 +20,7 @@ from slurm_energy.domain.script import ScriptFeatures
 from slurm_energy.domain.trials import LearnedClock
 from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.estimation.run_time import RunTime
+from slurm_energy.estimation.site_clocks import SiteClocks
 from slurm_energy.policy.base import Policy
 from slurm_energy.policy.guard import new_decision_id
 from slurm_energy.policy.oracle import OraclePolicy
@@ -113,6 +114,7 @@ class Basis:
     runtime: RunTime | None
     work: WorkEstimate | None
     clocks: Mapping[GpuTypeName, LearnedClock] | None = None
+    site_clocks: SiteClocks | None = None
 
     def is_that_of(self, other: "Basis") -> bool:
         """Return whether the other one rests on the same things."""
@@ -123,6 +125,7 @@ class Basis:
             and self.runtime is other.runtime
             and self.work is other.work
             and self.clocks is other.clocks
+            and self.site_clocks is other.site_clocks
         )
 
 

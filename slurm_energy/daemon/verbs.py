@@ -328,6 +328,7 @@ class LocalVerbs:
             runtime=runtime,
             work=work,
             clocks=history.clocks_of(user_id, name, script),
+            site_clocks=history.site_clocks,
         )
 
     def _user(self, user_id: int) -> KnownUser:
