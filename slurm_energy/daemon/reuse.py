@@ -5,8 +5,9 @@ costs more than the decision is worth. Only what cannot come out otherwise withi
 sent nowhere else, no moment matters to it, and what its clocks depend on stays as it is.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from zlib import crc32
 
 from slurm_energy.config import Config
 from slurm_energy.daemon.decide import Decided, Known, KnownUser
@@ -19,6 +20,7 @@ from slurm_energy.domain.script import ScriptFeatures
 from slurm_energy.domain.trials import LearnedClock
 from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.estimation.run_time import RunTime
+from slurm_energy.estimation.site_clocks import SiteClocks
 from slurm_energy.policy.base import Policy
 from slurm_energy.policy.guard import new_decision_id
 from slurm_energy.policy.oracle import OraclePolicy
@@ -29,6 +31,9 @@ REUSE_MILLISECONDS = 1000
 KEPT_SECONDS = 10.0
 """Longer than the plugin gives it, since a message may wait."""
 MAX_KEPT = 2000
+NAME_BITS = 1024
+MAX_SET_BITS = NAME_BITS // 2
+"""With more, most names would be asked about for nothing."""
 AMPLE_JOBS = 256
 """Room for so many equal jobs is not used up within the time."""
 _BY_TABLES = (OraclePolicy, SlurmDefaultRule, FixedClockRule)
@@ -109,6 +114,7 @@ class Basis:
     runtime: RunTime | None
     work: WorkEstimate | None
     clocks: Mapping[GpuTypeName, LearnedClock] | None = None
+    site_clocks: SiteClocks | None = None
 
     def is_that_of(self, other: "Basis") -> bool:
         """Return whether the other one rests on the same things."""
@@ -119,6 +125,7 @@ class Basis:
             and self.runtime is other.runtime
             and self.work is other.work
             and self.clocks is other.clocks
+            and self.site_clocks is other.site_clocks
         )
 
 
@@ -170,8 +177,9 @@ class LikeDecision:
 class ReusableDecisions:
     """The last decisions that may be given again; bounded, the oldest go first.
 
-    The plugin gives them to the very same request, the daemon to requests that differ in the job's name alone: all
-    that a name decides is whose earlier runs are looked at.
+    The plugin gives them to the very same request, and to one that differs in a name without earlier runs; the daemon
+    to all requests that differ in the job's name alone, where what is known of both names is the same: all that a name
+    decides is whose earlier runs are looked at.
     """
 
     def __init__(self) -> None:
@@ -228,13 +236,53 @@ class ReusableDecisions:
         return LikeDecision(kept, new_decision_id(), name, basis, milliseconds)
 
     def again(
-        self, base_id: DecisionId, new_id: DecisionId, now_seconds: float, now_monotonic_seconds: float
+        self, base_id: DecisionId, new_id: DecisionId, name: str, now_seconds: float, now_monotonic_seconds: float
     ) -> Decided | None:
-        """Return a remembered decision as that of a job submitted now; None for one that is not known."""
+        """Return a remembered decision as that of a job of a name submitted now; None for one that is not known."""
         kept = self._kept.get(base_id)
         if kept is None or kept.known_until <= now_monotonic_seconds:
             return None
-        return _given_again(kept.decided, new_id, now_seconds, kept.decided.job.name)
+        return _given_again(kept.decided, new_id, now_seconds, name)
+
+
+class NamesWithRuns:
+    """Which job names of each user have earlier runs, a bit each: the plugin answers for all others without asking.
+
+    Bits are set for more names than there are, never for fewer.
+    """
+
+    def __init__(self) -> None:
+        self._tables: dict[str, dict[int | str, int]] = {}
+        self._coming: dict[str, dict[int | str, int]] = {}
+        """Of tables that come anew in parts: the one before it is in use until the last part is there."""
+
+    def add(self, table: str, names: Iterable[tuple[int | str, str]], *, first: bool, last: bool) -> None:
+        """Take names of one table of the history; `first` begins it again, with `last` it is whole."""
+        if first:
+            self._coming[table] = {}
+        bits = self._coming[table] if table in self._coming else self._tables.setdefault(table, {})
+        for user_id, name in names:
+            bits[user_id] = bits.get(user_id, 0) | _bit_of(name)
+        if last and table in self._coming:
+            self._tables[table] = self._coming.pop(table)
+
+    def for_reply(self, job: JobRequest) -> str | None:
+        """Return the bits of a job's user for its reply; None where the answer rests on the job's own name or script.
+
+        A script speaks for names that say nothing, and a name with a bit may have runs of its own.
+        """
+        bits = 0
+        for table in (*self._tables.values(), *self._coming.values()):
+            bits |= table.get(job.user_id, 0)
+        if job.script is not None or not job.name or bits & _bit_of(job.name):
+            return None
+        if bits.bit_count() > MAX_SET_BITS:
+            return None
+        return bits.to_bytes(NAME_BITS // 8, "little").hex()
+
+
+def _bit_of(name: str) -> int:
+    return 1 << crc32(name.encode("utf-8", "surrogateescape")) % NAME_BITS
 
 
 def _without_name(fields: Mapping[str, str]) -> _Request:

@@ -30,6 +30,7 @@ from slurm_energy.wire.messages import (
     decision_reply,
     failure,
     is_explained,
+    job_name,
     json_reply,
     one_line,
     parse_submitted_job,
@@ -122,9 +123,15 @@ class LocalVerbs:
         decided = self._tracked(decided, fields)
         if fields.get("client") == LUA_CLIENT:
             state.uncarried.keep(decided.decision.decision_id, decided.entry)
+        # A candidate may have learned clocks of names of its own.
+        has_candidate = self._serving(decided.job.user_id).candidate is not None
         reply = encode(
             decision_reply(
-                decided.decision, decided.entry, explained=is_explained(fields), reuse_milliseconds=milliseconds
+                decided.decision,
+                decided.entry,
+                explained=is_explained(fields),
+                reuse_milliseconds=milliseconds,
+                reuse_names=None if has_candidate else state.names_with_runs.for_reply(decided.job),
             )
         )
         if milliseconds:
@@ -149,7 +156,7 @@ class LocalVerbs:
         state, received = self._state, Received()
         fields = message.fields
         new_id, base_id = (parse_decision_id(fields.get(key, "")) for key in ("decision_id", "base_decision_id"))
-        decided = state.reusable.again(base_id, new_id, time.time(), time.monotonic())
+        decided = state.reusable.again(base_id, new_id, job_name(fields), time.time(), time.monotonic())
         if decided is None:
             decided, _ = self._decided(parse_submitted_job(fields))
             note = f"given again from {base_id}, which this daemon does not know: worked out again for the record"
@@ -321,6 +328,7 @@ class LocalVerbs:
             runtime=runtime,
             work=work,
             clocks=history.clocks_of(user_id, name, script),
+            site_clocks=history.site_clocks,
         )
 
     def _user(self, user_id: int) -> KnownUser:

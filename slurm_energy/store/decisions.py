@@ -160,6 +160,9 @@ def _decision_values(
         "script_key": None if request.script is None else request.script.key or None,
         "estimate_gpu_type": None if estimate is None else estimate.gpu_type,
         "snapshot_age_seconds": decision.snapshot_age_seconds,
+        "opens": decision.opens,
+        "open_offer": None if decision.offer is None else to_plain(decision.offer),
+        "slowdown": None if decision.slowdown is None else to_plain(decision.slowdown),
         "message": decision.message,
     }
 

@@ -107,6 +107,12 @@ class DecisionRow(Base):
     estimate_gpu_type: Mapped[str | None] = mapped_column(BoundedText(64))
     """GPU type on which the job is expected to take so long; NULL where runs of several types went into it."""
     snapshot_age_seconds: Mapped[float | None] = mapped_column(FiniteDouble)
+    opens: Mapped[bool | None] = mapped_column(Boolean)
+    """Whether the partition that the user named was a preference; NULL in rows of older releases."""
+    open_offer: Mapped[dict[str, Any] | None] = mapped_column(JsonText)
+    """What the job could have had outside the partition that its user named; NULL where that was nothing."""
+    slowdown: Mapped[dict[str, Any] | None] = mapped_column(JsonText)
+    """What the job's slowdown is held against: its bounds, and how much longer it was to take on each GPU type."""
     message: Mapped[str] = mapped_column(LongText)
 
     policy: Mapped[PolicyRow] = relationship(lazy="joined", innerjoin=True)

@@ -27,6 +27,8 @@ QUERY_SUBJECTS = (
     "report-name",
     "report-node",
     "report-cluster",
+    "report-slowdown",
+    "report-open",
     "status",
     "decisions",
     "metrics",
@@ -84,6 +86,8 @@ class SubmittedFields:
     deadline: str | None = None
     quiet: bool = False
     trials: bool | None = None
+    open: bool | None = None
+    """Whether the named partition is a preference (--energy-open)."""
     explain: bool = False
     """Whether the line goes to energy-sbatch, which shows it, with figures, once Slurm has accepted the job."""
     script: ScriptFeatures | None = None
@@ -246,6 +250,7 @@ def parse_submitted_job(fields: Mapping[str, str]) -> SubmittedFields:
         deadline=reader.text("energy_deadline"),
         quiet=reader.flag("energy_quiet"),
         trials=reader.switch("energy_trials"),
+        open=reader.switch("energy_open"),
         explain=is_explained(fields),
         script=reader.script("script"),
         gpu_counts=reader.gpu_counts("energy_gpus"),
@@ -256,7 +261,12 @@ def parse_submitted_job(fields: Mapping[str, str]) -> SubmittedFields:
 
 
 def decision_reply(
-    decision: EnergyDecision, entry: DecisionEntry, *, explained: bool = False, reuse_milliseconds: int = 0
+    decision: EnergyDecision,
+    entry: DecisionEntry,
+    *,
+    explained: bool = False,
+    reuse_milliseconds: int = 0,
+    reuse_names: str | None = None,
 ) -> Message:
     """Return the reply that lets the plugin apply a decision.
 
@@ -265,6 +275,7 @@ def decision_reply(
         entry: Its part that travels to the nodes.
         explained: Whether the line may have figures: it is shown after the job was accepted.
         reuse_milliseconds: For how long the plugin may give it again to the very same request; 0: not at all.
+        reuse_names: Bits of the job names that must be asked about even so; None: all but the job's own.
     """
     fields = {
         "decision_id": str(decision.decision_id),
@@ -273,6 +284,8 @@ def decision_reply(
     }
     if decision.partitions and all(is_partition_name(name) for name in decision.partitions):
         fields["partition"] = ",".join(decision.partitions)
+        if decision.opens:
+            fields["open"] = "1"
     if decision.prefer is not None and is_feature_name(decision.prefer):
         fields["prefer"] = decision.prefer
     if decision.gpus is not None:
@@ -285,6 +298,8 @@ def decision_reply(
         fields["message_in_place"] = one_line(in_place)
     if reuse_milliseconds:
         fields["reuse_milliseconds"] = str(reuse_milliseconds)
+        if reuse_names is not None:
+            fields["reuse_names"] = reuse_names
     return Message("ok", fields)
 
 

@@ -174,7 +174,7 @@ class PromotionLoop:
         self._cluster = ClusterName(config.cluster.name)
         self._send_frame = send_frame
         self._sent: LivePolicy | None = None
-        self._advance_due = Every(min(POLICY_ADVANCE_SECONDS, 0.1 * 86_400.0 * config.nightly.max_stage_days))
+        self._advance_due = Every(min(POLICY_ADVANCE_SECONDS, 0.01 * 86_400.0 * config.nightly.max_stage_days))
 
     def run(self, engine: Engine, condition: Condition) -> None:
         """Follow the row until the process ends; a database that is away is tried again."""

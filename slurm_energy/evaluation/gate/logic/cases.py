@@ -92,6 +92,7 @@ def case_of(job: JobRequest, comparison: SymbolComparison, **changes: Any) -> Ca
     given = {
         "job": job, "comparison": comparison, "now_seconds": NOW, "runtime": None, "candidates": (),
         "max_slowdown": 0.0, "may_route": False, "learned_clocks": {}, "board_limits": BoardLimits(),
+        "site_tables": {}, "limit_room": -1.0,
         "scaling": None, "gpu_counts": (), "user_groups": None, "claimed_gpus": {}, "clock_terms": EACH_JOB,
     }  # fmt: skip
     given |= changes
