@@ -1,61 +1,24 @@
 """What `install` plans, shows and writes, below a root of its own."""
 
-import os
 import re
 import tomllib
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from install_root import SLURM_CONF, files, planned, run, site_root
 
 from slurm_energy.cli.config import section_tables
-from slurm_energy.cli.installing.files import PlannedFile, file_change, write
 from slurm_energy.cli.installing.plan import Installation
 from slurm_energy.cli.installing.roles import InstallOptions, with_site_facts
 from slurm_energy.cli.main import cli
 from slurm_energy.cli.site import read_slurm_conf
 from slurm_energy.config import Config, load_config, parse_config
-from slurm_energy.errors import ConfigError
-from slurm_energy.reporting.templates import cron_word, render, unit_word
-from slurm_energy.settings import toml_value
-
-SLURM_CONF = """ClusterName=north
-SlurmctldHost=ctl1(10.0.0.1)
-SlurmUser=slurmadm
-JobSubmitPlugins=lua
-PrologFlags=X11
-AccountingStorageType=accounting_storage/slurmdbd
-"""
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    root = tmp_path / "root"
-    (root / "etc/slurm").mkdir(parents=True)
-    (root / "usr/lib/x86_64-linux-gnu/slurm-wlm").mkdir(parents=True)
-    (root / "etc/slurm/slurm.conf").write_text(SLURM_CONF, encoding="utf-8")
-    return root
-
-
-def run(root: Path, *words: str, stdin: str = "") -> tuple[int, str, str]:
-    result = CliRunner().invoke(cli, ["install", "--root", str(root), *words], input=stdin, standalone_mode=False)
-    assert result.exception is None or result.exit_code == 1, result.exception
-    code = result.return_value if isinstance(result.return_value, int) else 1
-    return code, result.stdout, result.stderr
-
-
-def files(root: Path) -> dict[str, str]:
-    return {
-        str(path.relative_to(root)): path.read_text(encoding="utf-8")
-        for path in sorted(root.rglob("*"))
-        if path.is_file()
-    }
-
-
-def planned(root: Path, config: Config | None = None, **options: object) -> dict[str, str]:
-    chosen = InstallOptions(root=root, python=Path("/opt/venv/bin/python"), **options)  # type: ignore[arg-type]  # a test's shorthand
-    installation = Installation(config or Config(), chosen, environment={})
-    return {str(item.path): item.content.decode() for item in installation.files() if item.link_to is None}
+    return site_root(tmp_path)
 
 
 def test_a_dry_run_shows_everything_and_writes_nothing(root: Path) -> None:
@@ -278,145 +241,6 @@ def test_plugin_settings_follow_the_configuration(root: Path) -> None:
         "breaker_failures=3",
         "breaker_seconds=2.5",
     ]
-
-
-def test_no_plugin_folder_is_a_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--plugin-dir"):
-        planned(tmp_path, roles=("login",))
-
-
-def test_a_link_out_of_the_root_is_refused(root: Path, tmp_path: Path) -> None:
-    outside = tmp_path / "outside"
-    outside.write_text("precious")
-    (root / "etc/slurm/x.conf").symlink_to(outside)
-    with pytest.raises(ConfigError, match="outside of it"):
-        file_change(root, PlannedFile(path=Path("/etc/slurm/x.conf"), content=b"new"))
-
-
-def test_a_link_inside_the_root_is_followed(root: Path) -> None:
-    (root / "shared").mkdir()
-    (root / "shared/x.conf").write_text("old")
-    (root / "etc/slurm/x.conf").symlink_to("../../shared/x.conf")
-    write(file_change(root, PlannedFile(path=Path("/etc/slurm/x.conf"), content=b"new")), 0.0)
-    assert (root / "etc/slurm/x.conf").is_symlink()
-    assert (root / "shared/x.conf").read_text() == "new"
-
-
-def test_a_folder_in_a_files_place_is_refused(root: Path) -> None:
-    (root / "etc/slurm/x.conf").mkdir()
-    with pytest.raises(ConfigError, match=r"x\.conf"):
-        file_change(root, PlannedFile(path=Path("/etc/slurm/x.conf"), content=b"new"))
-
-
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = root / "etc/x.conf"
-    path.write_text("old")
-    change = file_change(root, PlannedFile(path=Path("/etc/x.conf"), content=b"new"))
-
-    def full_disk(_descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full_disk)
-    with pytest.raises(ConfigError, match="No space left on device"):
-        write(change, 0.0)
-    assert path.read_text() == "old"
-    assert [item.name for item in path.parent.iterdir() if item.name.startswith(".x")] == []
-
-
-def test_includes_of_slurm_conf_are_read_in_place_and_a_circle_ends(tmp_path: Path) -> None:
-    (tmp_path / "slurm.conf").write_text("A=1\nInclude more.conf\nB=2 # two\nNodeName=n A=9\n")
-    (tmp_path / "more.conf").write_text('a = 3\nC="x \\\ny"\ninclude slurm.conf\n')
-    assert read_slurm_conf(tmp_path / "slurm.conf") == {"a": "3", "b": "2", "c": "x  y"}
-
-
-@pytest.mark.parametrize(
-    ("text", "unit", "cron"),
-    [
-        ("/opt/venv/bin/python3", "/opt/venv/bin/python3", "/opt/venv/bin/python3"),
-        ("/a b/100%", '"/a b/100%%"', "'/a b/100\\%'"),
-        ("/a'$(id)", '"/a\'$$(id)"', "'/a'\\''$(id)'"),
-    ],
-)
-def test_words_are_quoted_for_the_file_they_stand_in(text: str, unit: str, cron: str) -> None:
-    assert (unit_word(text), cron_word(text)) == (unit, cron)
-
-
-def test_control_characters_never_reach_a_file() -> None:
-    with pytest.raises(ConfigError, match="control characters"):
-        unit_word("/a\nExecStart=/bin/sh")
-
-
-def test_a_template_that_names_a_missing_value_is_an_error() -> None:
-    with pytest.raises(ConfigError, match=r"cron/slurm-energy\.j2"):
-        render("cron/slurm-energy.j2", {})
-
-
-@pytest.mark.parametrize("value", ['a"b\\c\n', True, 0.05, 5, ("a", 'b"'), {"a100": 1275}, {}, "é\u2028"])
-def test_values_survive_toml(value: object) -> None:
-    assert tomllib.loads(f"x = {toml_value(value)}")["x"] == (list(value) if isinstance(value, tuple) else value)
-
-
-def test_slurmctlds_unit_looks_at_the_plugin_before_each_start_and_cannot_fail_by_it(root: Path) -> None:
-    text = planned(root, roles=("controller",))["/etc/systemd/system/slurmctld.service.d/slurm-energy.conf"]
-    (line,) = [line for line in text.splitlines() if line.startswith("ExecStartPre=")]
-    assert re.fullmatch(
-        r"ExecStartPre=-\+/usr/bin/timeout --kill-after=5 \d\d /opt/venv/bin/python .*--before-start", line
-    )
-    assert "slurmctld.service.d" not in " ".join(planned(root, roles=("node", "login")))
-
-
-def test_a_site_without_a_script_gets_one_that_loads_ours(root: Path) -> None:
-    config = parse_config({"daemon": {"socket_path": "/run/e/s.sock"}}, source="test", environment={})
-    files = planned(root, config, roles=("controller",), job_submit="lua")
-    assert 'pcall(dofile, "/etc/slurm-energy/job_submit.lua")' in files["/etc/slurm/job_submit.lua"]
-    assert '\nlocal SOCKET = "/run/e/s.sock.ctl"\n' in files["/etc/slurm-energy/job_submit.lua"]
-    assert "\nlocal DEADLINE_SECONDS = 0.05\n" in files["/etc/slurm-energy/job_submit.lua"]
-
-
-RULES = ("ENFORCES_ALL_LIMITS", "HAS_JOB_DEFAULTS", "VALIDATES_PREFERENCES")
-
-
-@pytest.mark.parametrize(
-    ("lines", "expected"),
-    [
-        ("", (False, False, True)),
-        ("EnforcePartLimits=ANY\nSchedulerParameters=defer,ignore_prefer_validation,bf_interval=5\n", (False,) * 3),
-        ("enforcepartlimits = all\nPartitionName=a Nodes=n1 JobDefaults=DefCpuPerGPU=4\n", (True, True, True)),
-        ("# JobDefaults=DefCpuPerGPU=4\nEnforcePartLimits=NO # was ALL\n", (False, False, True)),
-        (None, (True, True, True)),
-    ],
-    ids=["nothing", "lenient", "strict", "comments", "unreadable"],
-)
-def test_the_lua_script_has_what_slurm_conf_says_and_the_strict_case_where_it_cannot_be_read(
-    root: Path, lines: str | None, expected: tuple[bool, ...]
-) -> None:
-    conf = root / "etc/slurm/slurm.conf"
-    if lines is None:
-        conf.unlink()
-    else:
-        conf.write_text(conf.read_text() + lines)
-    script = planned(root, roles=("controller",), job_submit="lua")["/etc/slurm-energy/job_submit.lua"]
-    found = tuple(re.findall(rf"^local {name} = (\w+)", script, re.MULTILINE) == ["true"] for name in RULES)
-    assert found == expected
-
-
-def test_a_sites_own_script_is_never_touched(root: Path) -> None:
-    (root / "etc/slurm/job_submit.lua").write_text("-- ours\n")
-    options = InstallOptions(root=root, roles=("controller",), job_submit="lua")
-    installation = Installation(Config(), options, environment={})
-    assert "/etc/slurm/job_submit.lua" not in {str(item.path) for item in installation.files()}
-    assert any("is this site's own and stays" in remark for remark in installation.remarks)
-
-
-@pytest.mark.parametrize(
-    ("before", "after"), [("lua", "lua"), ("", "lua"), ("require_timelimit", "require_timelimit,lua")]
-)
-def test_lua_is_put_into_the_list_once(root: Path, before: str, after: str) -> None:
-    conf = root / "etc/slurm/slurm.conf"
-    line = f"JobSubmitPlugins={before}\n" if before else ""
-    conf.write_text(SLURM_CONF.replace("JobSubmitPlugins=lua\n", line))
-    run(root, "--role", "controller", "--job-submit", "lua", "--edit-slurm-conf", "--yes")
-    assert read_slurm_conf(Path("/etc/slurm/slurm.conf"), root)["jobsubmitplugins"].split(" ")[0] == after
 
 
 def test_each_host_says_for_itself_where_its_spank_plugin_is(root: Path) -> None:
