@@ -37,9 +37,17 @@ FORMS = {
         tests=("tests/integration/test_published_world_rules.py",),
         says="five rates of the published world",
     ),
+    "no-traceback": Form(
+        tests=("tests/integration/test_no_traceback.py",),
+        says="every command of an ordinary user in every state of its files",
+    ),
     "systemd": Form(
         tests=("tests/e2e/test_systemd.py",),
         says="units and starts of slurmctld under a real systemd",
+    ),
+    "twin": Form(
+        tests=("tests/e2e/test_twin_against_lab.py",),
+        says="sixty jobs in the twin and on a real Slurm",
     ),
     "packages": Form(
         tests=("tests/e2e/trial/test_debian_packages.py",),
@@ -48,6 +56,10 @@ FORMS = {
     "fault-cells": Form(
         tests=("tests/e2e/trial/test_fault_cells.py",),
         says="16 faults at each of 8 moments of a job",
+    ),
+    "gpu-count": Form(
+        tests=("tests/e2e/test_gpu_count.py",),
+        says="every form of request with every other number of GPUs",
     ),
     "partitions": Form(
         tests=("tests/e2e/test_partitions.py",),
