@@ -97,10 +97,10 @@ def counted(line: str) -> dict[str, int]:
     return {word: int(number) for number, word in COUNTS.findall(line)}
 
 
-def run(name: str, more: list[str]) -> Outcome:
+def run(name: str) -> Outcome:
     """Run one form, show what pytest says and keep it in a log."""
     form, last = FORMS[name], ""
-    words = [sys.executable, "-m", "pytest", "-q", *form.tests, *more]
+    words = [sys.executable, "-m", "pytest", "-q", *form.tests]
     begin = time.monotonic()
     with (
         (LOGS / f"{name}.log").open("w", encoding="utf-8") as log,
@@ -128,7 +128,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("forms", nargs="*", metavar="FORM", help="which; without one, all of them")
     parser.add_argument("--list", action="store_true", help="only print their names")
-    options, more = parser.parse_known_args()
+    options = parser.parse_args()
     unknown = sorted(set(options.forms) - set(FORMS))
     if unknown:
         parser.error(f"no long form {', '.join(unknown)}: there are {', '.join(FORMS)}")
@@ -140,7 +140,7 @@ def main() -> int:
     outcomes = []
     for name in options.forms or FORMS:
         print(f"== {name}: {FORMS[name].says}", flush=True)
-        outcomes.append(run(name, more))
+        outcomes.append(run(name))
     print("\n| long form | result | tests | min:s |\n|---|---|---|---|")
     for outcome in outcomes:
         print(outcome.row)
