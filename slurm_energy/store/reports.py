@@ -1,11 +1,12 @@
 """Energy per job, and per user, account, partition, QOS, name or node, in periods."""
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Row, case, func, null, select
+from sqlalchemy import ColumnElement, Row, case, func, null, or_, select
 from sqlalchemy.orm import Session
 
 from slurm_energy.domain.energy import QualityFlag
@@ -19,7 +20,14 @@ from slurm_energy.domain.report import (
 )
 from slurm_energy.energy_model.facility import Facility
 from slurm_energy.store.energy import decode_flags
-from slurm_energy.store.rollups import rolled_up
+from slurm_energy.store.rollups import (
+    DAY_SECONDS,
+    HOUR_SECONDS,
+    EnergyRollupRow,
+    RollupPeriodRow,
+    hour_of,
+    rollup_sums,
+)
 from slurm_energy.store.summaries import (
     JobFilter,
     host_joules,
@@ -28,7 +36,7 @@ from slurm_energy.store.summaries import (
     missing_nodes,
     partition_of_report,
 )
-from slurm_energy.store.tables import GpuEnergyRow, JobRow, NodeEnergyRow
+from slurm_energy.store.tables import NOT_ROLLED_UP, GpuEnergyRow, JobRow, NodeEnergyRow
 from slurm_energy.store.totals import COUNT_NAMES, TIME_NAMES, Groups, Totals, add_groups, group_keys
 
 DEFAULT_ROW_LIMIT = 10_000
@@ -38,6 +46,10 @@ LABEL_GAP = " / "
 MAX_REASONS = 8
 NO_FACILITY = Facility()
 _CHUNK = 500
+MAX_BACKLOG = 20_000
+"""Of ended jobs that are in no roll-up yet, over which reports are made from rows alone."""
+MAX_RANGES = 40
+"""Runs of days in one report; what is beyond is read by hours."""
 
 Period = tuple[float | None, float | None]
 _Key = tuple[Any, ...]
@@ -145,12 +157,110 @@ def _facility(facility: Facility) -> FacilityRecord:
 
 def _groups(session: Session, where: JobFilter, kinds: Sequence[ReportKind], facility: Facility) -> Groups:
     """Return the sums of every group, from roll-ups as far as they go; without kinds, of all together."""
-    groups, rest = rolled_up(session, where, kinds)
+    groups, rest = _rolled_up(session, where, kinds)
     add_groups(session, rest, partial(group_keys, kinds), groups, of_nodes="node" in kinds)
     _add_prices(session, where, group_keys(kinds, partition_of_report(), NodeEnergyRow.node), facility, groups)
     for one in groups.values():
         one.add({"jobs_without_energy": max(0, one.count("gpu_jobs") - one.count("jobs_with_energy"))})
     return groups if kinds else {key: one for key, one in groups.items() if one.count("jobs")}
+
+
+def _rolled_up(session: Session, where: JobFilter, kinds: Sequence[ReportKind]) -> tuple[Groups, JobFilter]:
+    """Return what roll-ups have of a report's groups, and which rows are left to be added; all, where they are no help.
+
+    Args:
+        session: In one transaction with what reads the rest.
+        where: Which jobs, and which time.
+        kinds: Dimensions of the report.
+    """
+    one_by_one = (where.job_id, where.exact_job_id, where.name, where.node, where.row_ids)
+    if any(value is not None for value in one_by_one) or {"name", "node"} & set(kinds):
+        return {}, where
+    since, until = where.since_seconds, where.until_seconds
+    begin = None if since is None else math.ceil(since / HOUR_SECONDS) * HOUR_SECONDS
+    end = None if until is None else hour_of(until)
+    if (begin is not None and end is not None and begin >= end) or _backlog(session, where.cluster) > MAX_BACKLOG:
+        return {}, where
+    groups: Groups = {}
+    row = EnergyRollupRow
+    keys = _report_keys(kinds)
+    for period_seconds, first, last in _ranges(session, where.cluster, begin, end):
+        terms = [row.cluster == where.cluster, row.period_seconds == period_seconds, *_of_owner(where)]
+        terms += [] if first is None else [row.starts_at_seconds >= first]
+        terms += [] if last is None else [row.starts_at_seconds < last]
+        query = select(*keys, *rollup_sums()).where(*terms)
+        for found in session.execute(query.group_by(*keys) if keys else query):
+            groups.setdefault(tuple(found[: len(keys)]), Totals()).add(dict(found._mapping))
+    return groups, replace(where, raw_hours=_raw_hours(session, where.cluster, since, until))
+
+
+def _backlog(session: Session, cluster: ClusterName) -> int:
+    waiting = (
+        select(JobRow.row_id)
+        .where(
+            JobRow.cluster == cluster, JobRow.rollup_hour == NOT_ROLLED_UP, (JobRow.ended_at_seconds + 0.0).is_not(None)
+        )
+        .limit(MAX_BACKLOG + 1)
+        .subquery()
+    )
+    return session.scalar(select(func.count()).select_from(waiting)) or 0
+
+
+def _report_keys(kinds: Sequence[ReportKind]) -> list[ColumnElement[Any]]:
+    row = EnergyRollupRow
+    of_user = (row.user_name, case((row.user_name.is_(None), row.user_id), else_=null()))
+    columns: Mapping[str, tuple[Any, ...]] = {"user": of_user}
+    found = [column for kind in kinds for column in columns.get(kind) or (getattr(row, kind),)]
+    return [column.label(f"key{number}") for number, column in enumerate(found)]
+
+
+def _of_owner(where: JobFilter) -> Iterator[ColumnElement[bool]]:
+    row = EnergyRollupRow
+    if where.user_id is not None:
+        own = row.user_id == where.user_id
+        yield or_(own, row.account.in_(where.coordinated_accounts)) if where.coordinated_accounts else own
+    for name in ("user_name", "account", "qos", "partition"):
+        value = getattr(where, name)
+        if value is not None:
+            yield getattr(row, name) == value
+
+
+def _ranges(
+    session: Session, cluster: ClusterName, begin: int | None, end: int | None
+) -> list[tuple[int, int | None, int | None]]:
+    """Return what to read of [begin, end): period's length, first start, and the start after the last one."""
+    row = RollupPeriodRow
+    terms = [row.cluster == cluster, row.period_seconds == DAY_SECONDS]
+    terms += [] if begin is None else [row.starts_at_seconds >= begin]
+    terms += [] if end is None else [row.starts_at_seconds <= end - DAY_SECONDS]
+    runs: list[tuple[int, int]] = []
+    for start in session.scalars(select(row.starts_at_seconds).where(*terms).order_by(row.starts_at_seconds)):
+        if runs and runs[-1][1] == start:
+            runs[-1] = runs[-1][0], start + DAY_SECONDS
+        else:
+            runs.append((start, start + DAY_SECONDS))
+    longest = sorted(runs, key=lambda run: run[0] - run[1])[:MAX_RANGES]
+    found: list[tuple[int, int | None, int | None]] = []
+    at = begin
+    for first, last in sorted(longest):
+        if at is None or at < first:
+            found.append((HOUR_SECONDS, at, first))
+        found.append((DAY_SECONDS, first, last))
+        at = last
+    if end is None or at is None or at < end:
+        found.append((HOUR_SECONDS, at, end))
+    return found
+
+
+def _raw_hours(session: Session, cluster: ClusterName, since: float | None, until: float | None) -> tuple[int, ...]:
+    """Return the hours whose jobs are read themselves: stale ones, and those that are only partly in the period."""
+    row = RollupPeriodRow
+    terms = [row.cluster == cluster, row.period_seconds == HOUR_SECONDS, row.is_stale]
+    terms += [] if since is None else [row.starts_at_seconds >= hour_of(since)]
+    terms += [] if until is None else [row.starts_at_seconds < until]
+    hours = set(session.scalars(select(row.starts_at_seconds).where(*terms)))
+    hours.update(hour_of(edge) for edge in (since, until) if edge is not None and edge % HOUR_SECONDS)
+    return tuple(sorted(hours))
 
 
 def _add_prices(session: Session, where: JobFilter, keys: Sequence[Any], facility: Facility, groups: Groups) -> None:

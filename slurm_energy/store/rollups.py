@@ -8,8 +8,7 @@ moment, in whatever order, how late and how often reports come. Times are Unix t
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -23,7 +22,6 @@ from sqlalchemy import (
     delete,
     func,
     insert,
-    null,
     or_,
     select,
     update,
@@ -31,7 +29,6 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapped, Session, aliased, mapped_column
 
 from slurm_energy.domain.ids import ClusterName
-from slurm_energy.domain.report import ReportKind
 from slurm_energy.store.job_rows import ENDED_STATES
 from slurm_energy.store.session import Engine, run_in_transaction, store_session
 from slurm_energy.store.summaries import JobFilter, partition_of_report
@@ -55,10 +52,6 @@ DELAY_SECONDS = 3600.0
 """After its end a job waits so long: reports and Slurm's last word are there by then."""
 JOBS_AT_ONCE = 500
 """In one transaction, which the recording waits for."""
-MAX_BACKLOG = 20_000
-"""Of ended jobs that are in no roll-up yet, over which reports are made from rows alone."""
-MAX_RANGES = 40
-"""Runs of days in one report; what is beyond is read by hours."""
 _KEYS = ("user_id", "user_name", "account", "qos", "partition")
 
 
@@ -175,17 +168,11 @@ def roll_up_some(session: Session, cluster: ClusterName, now_seconds: float, lim
     hours = {row_id: hour for row_id, hour in hours.items() if row_id not in waiting}
     if not jobs:
         return len(waiting)
-    session.execute(
-        update(JobRow),
-        [
-            {
-                "row_id": row_id,
-                "rollup_hour": hours.get(row_id, IN_NO_HOUR),
-                "counted_until_seconds": until[row_id],
-            }
-            for row_id, _ in jobs
-        ],
-    )
+    values = [
+        {"row_id": row_id, "rollup_hour": hours.get(row_id, IN_NO_HOUR), "counted_until_seconds": until[row_id]}
+        for row_id, _ in jobs
+    ]
+    session.execute(update(JobRow), values)
     for hour, members in groupby(sorted(hours, key=lambda row_id: hours[row_id]), key=lambda row_id: hours[row_id]):
         _add_to_hour(session, cluster, hour, list(members))
     return len(row_ids)
@@ -270,7 +257,7 @@ def _hours(session: Session, row_ids: Sequence[int]) -> tuple[dict[int, int], di
         moments = [moment for row in (attempt, report) if row is not None for moment in (row.first, row.last)]
         known = [moment for moment in (*moments, job.ended_at_seconds) if moment is not None]
         until[job.row_id] = max(known)
-        hour = _hour_of(job.ended_at_seconds)
+        hour = hour_of(job.ended_at_seconds)
         is_plain = (
             job.state in ENDED_STATES
             and job.submit_time_known
@@ -278,7 +265,7 @@ def _hours(session: Session, row_ids: Sequence[int]) -> tuple[dict[int, int], di
             and attempt is not None
             and attempt.number == 1
             and None not in moments
-            and all(_hour_of(moment) == hour for moment in known)
+            and all(hour_of(moment) == hour for moment in known)
         )
         if not is_plain or attempt is None:
             continue
@@ -294,7 +281,8 @@ def _hours(session: Session, row_ids: Sequence[int]) -> tuple[dict[int, int], di
     return hours, until
 
 
-def _hour_of(moment_seconds: float) -> int:
+def hour_of(moment_seconds: float) -> int:
+    """Return when the hour of a moment starts."""
     return math.floor(moment_seconds / HOUR_SECONDS) * HOUR_SECONDS
 
 
@@ -352,55 +340,15 @@ def _make_day(session: Session, cluster: ClusterName, now_seconds: float) -> int
         row.starts_at_seconds < start + DAY_SECONDS,
     )
     groups: Groups = {}
-    for found in session.execute(select(*keys, *_sums()).where(*hours).group_by(*keys)):
+    for found in session.execute(select(*keys, *rollup_sums()).where(*hours).group_by(*keys)):
         groups.setdefault(tuple(found[: len(keys)]), Totals()).add(dict(found._mapping))
     _insert(session, cluster, DAY_SECONDS, start, groups)
     return 1
 
 
-def _sums() -> list[ColumnElement[Any]]:
+def rollup_sums() -> list[ColumnElement[Any]]:
+    """Return the sums over rows of roll-ups, by name."""
     return [func.sum(getattr(EnergyRollupRow, name)).label(name) for name in ADDED_NAMES]
-
-
-def rolled_up(session: Session, where: JobFilter, kinds: Sequence[ReportKind]) -> tuple[Groups, JobFilter]:
-    """Return what roll-ups have of a report's groups, and which rows are left to be added; all, where they are no help.
-
-    Args:
-        session: In one transaction with what reads the rest.
-        where: Which jobs, and which time.
-        kinds: Dimensions of the report.
-    """
-    one_by_one = (where.job_id, where.exact_job_id, where.name, where.node, where.row_ids)
-    if any(value is not None for value in one_by_one) or {"name", "node"} & set(kinds):
-        return {}, where
-    since, until = where.since_seconds, where.until_seconds
-    begin = None if since is None else math.ceil(since / HOUR_SECONDS) * HOUR_SECONDS
-    end = None if until is None else _hour_of(until)
-    if (begin is not None and end is not None and begin >= end) or _backlog(session, where.cluster) > MAX_BACKLOG:
-        return {}, where
-    groups: Groups = {}
-    row = EnergyRollupRow
-    keys = _report_keys(kinds)
-    for period_seconds, first, last in _ranges(session, where.cluster, begin, end):
-        terms = [row.cluster == where.cluster, row.period_seconds == period_seconds, *_of_owner(where)]
-        terms += [] if first is None else [row.starts_at_seconds >= first]
-        terms += [] if last is None else [row.starts_at_seconds < last]
-        query = select(*keys, *_sums()).where(*terms)
-        for found in session.execute(query.group_by(*keys) if keys else query):
-            groups.setdefault(tuple(found[: len(keys)]), Totals()).add(dict(found._mapping))
-    return groups, replace(where, raw_hours=_raw_hours(session, where.cluster, since, until))
-
-
-def _backlog(session: Session, cluster: ClusterName) -> int:
-    waiting = (
-        select(JobRow.row_id)
-        .where(
-            JobRow.cluster == cluster, JobRow.rollup_hour == NOT_ROLLED_UP, (JobRow.ended_at_seconds + 0.0).is_not(None)
-        )
-        .limit(MAX_BACKLOG + 1)
-        .subquery()
-    )
-    return session.scalar(select(func.count()).select_from(waiting)) or 0
 
 
 def waiting_jobs(session: Session, cluster: ClusterName, now_seconds: float) -> int:
@@ -411,63 +359,6 @@ def waiting_jobs(session: Session, cluster: ClusterName, now_seconds: float) -> 
         JobRow.ended_at_seconds + 0.0 < now_seconds - DELAY_SECONDS,
     )
     return session.scalar(found) or 0
-
-
-def _report_keys(kinds: Sequence[ReportKind]) -> list[ColumnElement[Any]]:
-    row = EnergyRollupRow
-    of_user = (row.user_name, case((row.user_name.is_(None), row.user_id), else_=null()))
-    columns: Mapping[str, tuple[Any, ...]] = {"user": of_user}
-    found = [column for kind in kinds for column in columns.get(kind) or (getattr(row, kind),)]
-    return [column.label(f"key{number}") for number, column in enumerate(found)]
-
-
-def _of_owner(where: JobFilter) -> Iterator[ColumnElement[bool]]:
-    row = EnergyRollupRow
-    if where.user_id is not None:
-        own = row.user_id == where.user_id
-        yield or_(own, row.account.in_(where.coordinated_accounts)) if where.coordinated_accounts else own
-    for name in ("user_name", "account", "qos", "partition"):
-        value = getattr(where, name)
-        if value is not None:
-            yield getattr(row, name) == value
-
-
-def _ranges(
-    session: Session, cluster: ClusterName, begin: int | None, end: int | None
-) -> list[tuple[int, int | None, int | None]]:
-    """Return what to read of [begin, end): period's length, first start, and the start after the last one."""
-    row = RollupPeriodRow
-    terms = [row.cluster == cluster, row.period_seconds == DAY_SECONDS]
-    terms += [] if begin is None else [row.starts_at_seconds >= begin]
-    terms += [] if end is None else [row.starts_at_seconds <= end - DAY_SECONDS]
-    runs: list[tuple[int, int]] = []
-    for start in session.scalars(select(row.starts_at_seconds).where(*terms).order_by(row.starts_at_seconds)):
-        if runs and runs[-1][1] == start:
-            runs[-1] = runs[-1][0], start + DAY_SECONDS
-        else:
-            runs.append((start, start + DAY_SECONDS))
-    longest = sorted(runs, key=lambda run: run[0] - run[1])[:MAX_RANGES]
-    found: list[tuple[int, int | None, int | None]] = []
-    at = begin
-    for first, last in sorted(longest):
-        if at is None or at < first:
-            found.append((HOUR_SECONDS, at, first))
-        found.append((DAY_SECONDS, first, last))
-        at = last
-    if end is None or at is None or at < end:
-        found.append((HOUR_SECONDS, at, end))
-    return found
-
-
-def _raw_hours(session: Session, cluster: ClusterName, since: float | None, until: float | None) -> tuple[int, ...]:
-    """Return the hours whose jobs are read themselves: stale ones, and those that are only partly in the period."""
-    row = RollupPeriodRow
-    terms = [row.cluster == cluster, row.period_seconds == HOUR_SECONDS, row.is_stale]
-    terms += [] if since is None else [row.starts_at_seconds >= _hour_of(since)]
-    terms += [] if until is None else [row.starts_at_seconds < until]
-    hours = set(session.scalars(select(row.starts_at_seconds).where(*terms)))
-    hours.update(_hour_of(edge) for edge in (since, until) if edge is not None and edge % HOUR_SECONDS)
-    return tuple(sorted(hours))
 
 
 def rebuild_rollups(engine: Engine, now_seconds: float, tell: Callable[[int, int], None]) -> int:

@@ -30,7 +30,7 @@ from slurm_energy.domain.ids import DecisionId, JobId, NodeName, PartitionName
 from slurm_energy.domain.plain import to_plain
 from slurm_energy.domain.report import EnergyReport, ReportKind
 from slurm_energy.energy_model.facility import Facility, StepSeries
-from slurm_energy.store import rollups
+from slurm_energy.store import reports
 from slurm_energy.store.decisions import record_decisions
 from slurm_energy.store.energy import record_report
 from slurm_energy.store.job_rows import Arrival, submit_time_of
@@ -183,7 +183,7 @@ def comparable(value: Any) -> Any:
 
 def by_rows(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[EnergyReport]:
     with monkeypatch.context() as patch:
-        patch.setattr(rollups, "MAX_BACKLOG", -1)
+        patch.setattr(reports, "MAX_BACKLOG", -1)
         return asked(engine)
 
 
