@@ -58,10 +58,6 @@ ROWS = {
     ),
     "counts100": Row(title="GPU counts, all give a range", policy=f"daemon/auto:{_COUNTS}", gpu_ranges=1.0),
     "counts30": Row(title="GPU counts, 30 % give a range", policy=f"daemon/auto:{_COUNTS}", gpu_ranges=0.3),
-    "cost100": Row(
-        title="GPU counts by `total-cost`, all give a range", policy=f"daemon/total-cost:{_COUNTS}", gpu_ranges=1.0
-    ),
-    "cost30": Row(title="GPU counts by `total-cost`, 30 %", policy=f"daemon/total-cost:{_COUNTS}", gpu_ranges=0.3),
     "redecide": Row(title="partitions, decided again while jobs wait", policy=f"daemon/auto:{_ROUTES},redecide=300"),
     "all30": Row(
         title="all together, half accept, 30 % give a range",
