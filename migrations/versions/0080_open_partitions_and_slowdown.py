@@ -8,10 +8,10 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects.mysql import LONGTEXT
 
-from slurm_energy.store.migration_steps import add_column
+from slurm_energy.store.schema import add_column
 
 revision = "0080"
-down_revision = "0040"
+down_revision = "0060"
 branch_labels = None
 depends_on = None
 

@@ -7,6 +7,15 @@
 
 #define MAX_LIBRARIES 4096
 
+/* No plugin of Slurm is called so, and most of what a process has loaded is: their symbols need not be searched. */
+static bool _is_system_library(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+	const char *name = slash ? slash + 1 : path;
+
+	return !strncmp(name, "lib", 3) || !strncmp(name, "ld-", 3) || !strncmp(name, "linux-vdso", 10);
+}
+
 /* libslurm's API number of releases whose sbatch loads no plugin before SPANK; from 23.02 on, one is there. */
 #define API_MAJOR_OF_22_05 38
 
@@ -47,7 +56,7 @@ extern uint32_t energy_running_release(const uint32_t *own, uint32_t otherwise)
 
 	if (program && !dlinfo(program, RTLD_DI_LINKMAP, &library)) {
 		for (int i = 0; library && !number && (i < MAX_LIBRARIES); i++) {
-			if (library->l_name && strstr(library->l_name, ".so"))
+			if (library->l_name && strstr(library->l_name, ".so") && !_is_system_library(library->l_name))
 				number = _checked_number(library->l_name, own);
 			library = library->l_next;
 		}

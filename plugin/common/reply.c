@@ -204,6 +204,29 @@ static unsigned int _whole(slice_t value, unsigned int max)
 	return (number > max) ? 0 : number;
 }
 
+static int _hexadecimal(char digit)
+{
+	if (_is_digit(digit))
+		return digit - '0';
+	return ((digit >= 'a') && (digit <= 'f')) ? digit - 'a' + 10 : -1;
+}
+
+/* Two digits are a byte, and bit N is the Nth of a byte from its lowest on. */
+static const char *_read_names(slice_t value, energy_reply_t *reply)
+{
+	if (value.length != 2 * sizeof(reply->names))
+		return "reuse_names is not 256 hexadecimal digits";
+	for (size_t i = 0; i < sizeof(reply->names); i++) {
+		int high = _hexadecimal(value.text[2 * i]), low = _hexadecimal(value.text[2 * i + 1]);
+
+		if ((high < 0) || (low < 0))
+			return "reuse_names is not 256 hexadecimal digits";
+		reply->names[i] = (unsigned char) (16 * high + low);
+	}
+	reply->has_names = true;
+	return NULL;
+}
+
 static const char *_read_value(slice_t key, slice_t value, energy_reply_t *reply)
 {
 	const field_t fields[] = {
@@ -233,6 +256,8 @@ static const char *_read_value(slice_t key, slice_t value, energy_reply_t *reply
 		reply->reuse_milliseconds = _whole(value, ENERGY_MAX_REUSE_MILLISECONDS);
 		return reply->reuse_milliseconds ? NULL : "reuse_milliseconds is not a number from 1 to 5000";
 	}
+	if (_equals(key, "reuse_names"))
+		return _read_names(value, reply);
 	if (_equals(key, "open")) {
 		reply->open = _equals(value, "1");
 		return reply->open ? NULL : "open is not 1";

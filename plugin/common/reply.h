@@ -14,6 +14,7 @@
 #define ENERGY_COMMENT_BYTES 256
 #define ENERGY_MESSAGE_BYTES 512
 #define ENERGY_MAX_REUSE_MILLISECONDS 5000
+#define ENERGY_NAME_BITS 1024
 
 typedef enum {
 	ENERGY_REPLY_OK,
@@ -33,6 +34,9 @@ typedef struct {
 	uint32_t gpus;		/* over the whole job; 0: the job's own number stays */
 	bool open;		/* the partitions that the user named are a preference: others may go before them */
 	unsigned int reuse_milliseconds;	/* 0: not to be given again; see reuse.h */
+	bool has_names;
+	/* A bit for each job name that the daemon must be asked about; see reuse.h. */
+	unsigned char names[ENERGY_NAME_BITS / 8];
 	char reason[128];	/* printable ASCII, for the log */
 } energy_reply_t;
 

@@ -15,8 +15,15 @@
 #define COMMENT_PREFIX "energy:"
 #define ID_FIELD ";id="
 
+#define NAME_KEY "\nname="
+
+typedef struct {
+	size_t at, length;		/* of the job's name in its request; length 0: none, or one with escapes */
+} name_t;
+
 typedef struct {
 	size_t length;			/* 0: the place is free */
+	name_t name;
 	int64_t until;			/* milliseconds */
 	size_t id_at;			/* place of the decision id in reply.entry */
 	char request[ENERGY_REUSE_REQUEST_BYTES];
@@ -47,6 +54,59 @@ static kept_t *_find(const char *request, size_t length)
 	for (size_t i = 0; i < ENERGY_REUSE_ENTRIES; i++) {
 		if ((kept[i].length == length) && !memcmp(kept[i].request, request, length))
 			return &kept[i];
+	}
+	return NULL;
+}
+
+/* No value has a raw newline, so that a line that begins so is that of the name. */
+static name_t _name_in(const char *request, size_t length)
+{
+	const char *key = memmem(request, length, NAME_KEY, strlen(NAME_KEY)), *end;
+	name_t name = { 0, 0 };
+
+	if (!key)
+		return name;
+	name.at = (size_t) (key - request) + strlen(NAME_KEY);
+	end = memchr(request + name.at, '\n', length - name.at);
+	if (end && !memchr(request + name.at, '%', (size_t) (end - request) - name.at))
+		name.length = (size_t) (end - request) - name.at;
+	return name;
+}
+
+/* CRC-32 as in zlib: the daemon sets the bits by the same. */
+static uint32_t _checksum(const char *bytes, size_t length)
+{
+	uint32_t value = UINT32_MAX;
+
+	for (size_t i = 0; i < length; i++) {
+		value ^= (unsigned char) bytes[i];
+		for (int bit = 0; bit < 8; bit++)
+			value = (value >> 1) ^ ((value & 1) ? UINT32_C(0xedb88320) : 0);
+	}
+	return ~value;
+}
+
+static bool _must_be_asked(const energy_reply_t *reply, const char *name, size_t length)
+{
+	uint32_t bit = _checksum(name, length) % ENERGY_NAME_BITS;
+
+	return reply->names[bit / 8] >> (bit % 8) & 1;
+}
+
+/* What is kept for a request that is the same but for a name that has no runs. */
+static kept_t *_find_but_for_name(const char *request, size_t length, int64_t now)
+{
+	name_t name = _name_in(request, length);
+	size_t rest = length - name.at - name.length;
+
+	for (size_t i = 0; name.length && (i < ENERGY_REUSE_ENTRIES); i++) {
+		kept_t *other = &kept[i];
+
+		if (other->length && other->reply.has_names && other->name.length && (now < other->until) &&
+		    (other->name.at == name.at) && (other->length - other->name.at - other->name.length == rest) &&
+		    !memcmp(other->request, request, name.at) &&
+		    !memcmp(other->request + other->name.at + other->name.length, request + name.at + name.length, rest))
+			return _must_be_asked(&other->reply, request + name.at, name.length) ? NULL : other;
 	}
 	return NULL;
 }
@@ -105,6 +165,7 @@ extern void energy_reuse_keep(const char *socket_path, const char *request, size
 		place = _place();
 	memcpy(place->request, request, length);
 	place->length = length;
+	place->name = _name_in(request, length);
 	place->until = asked_at_milliseconds + reply->reuse_milliseconds;
 	place->id_at = id_at;
 	place->reply = *reply;
@@ -128,11 +189,15 @@ static size_t _copy(const char *socket_path, const char *request, size_t length,
 	pthread_mutex_lock(&lock);
 	_follow_socket(socket_path);
 	place = _find(request, length);
-	if (place && (now < place->until)) {
+	if (place && (now >= place->until)) {
+		place->length = 0;
+		place = NULL;
+	}
+	if (!place)
+		place = _find_but_for_name(request, length, now);
+	if (place) {
 		*reply = place->reply;
 		id_at = place->id_at;
-	} else if (place) {
-		place->length = 0;
 	}
 	pthread_mutex_unlock(&lock);
 	return id_at;

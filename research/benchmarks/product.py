@@ -8,6 +8,7 @@ import compileall
 import json
 import os
 import platform
+import random
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from pathlib import Path
 from statistics import median, quantiles
 
 import slurm_energy
+from slurm_energy.errors import LabError
 from slurm_energy.lab.cluster import Lab, LabSpec, PartitionSpec, start_lab
 from slurm_energy.resources import shared_directory
 from slurm_energy.wire.client import exchange
@@ -32,28 +34,53 @@ EXCHANGES = 2000
 HOOK_RUNS = 60
 JOB_SECONDS = 1.0
 REAL_TIME_PRIORITY = 10
+RESAMPLES = 2000
+SEED = 1
+LOAD_SECONDS = 120.0
+
+EQUAL = "equal jobs"
+OTHER_NAMES = "jobs that differ in name"
+OTHER_LIMITS = "jobs that differ in time limit, each decided by the daemon"
+
+REQUEST = Message(
+    "decide",
+    {
+        "client": "benchmark",
+        "uid": "1000",
+        "gid": "1000",
+        "name": "bench",
+        "time_limit": "5",
+        "min_nodes": "1",
+        "tres_per_node": "gres:gpu:1",
+        "held": "1",
+    },
+)
 
 # Runs inside a lab: prints the seconds of each of N submissions, read by the alternating loop below.
 _SUBMIT_ONE = """
 import subprocess, sys, time
 for line in sys.stdin:
     begin = time.perf_counter()
-    subprocess.run(["sbatch", "--parsable", "--hold", "-o", "/dev/null", "--gres=gpu:1", "-t", "5", "-J", line.strip(),
+    name, minutes = line.split()
+    subprocess.run(["sbatch", "--parsable", "--hold", "-o", "/dev/null", "--gres=gpu:1", "-t", minutes, "-J", name,
                     "--wrap", "true"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
     print(time.perf_counter() - begin, flush=True)
 """
 
 
 _HOW = """\
-How: two laboratory clusters run side by side, one with the plugin and one without; held jobs are submitted to the two
-in turn by a process already inside, which waits for each; each cluster is the first in every other pair. Equal jobs of
-one user are answered by the plugin itself for a second after the daemon has decided on one of them, and the daemon is
-notified: with several pairs a second, hardly one of them waits for Python. Jobs that differ (here each has a name of
-its own) are sent to the daemon one by one; it gives one that differs in its name alone the answer of the like job
-before it. Decisions go over the unix socket from one running client, one connection each. Hooks are whole processes,
-interpreter start included; the simulated NVML answers in microseconds, so nearly all of it is beyond the NVML calls (a
-real counter read takes about 4 ms). In it are two waits for the disk (fsync) in prolog and epilog each, and the start
-of the sampler. The flush hook is off the job's path; here it also looks at the node."""
+How: three laboratory clusters run side by side, two without the plugin and one with it; held jobs are submitted to
+the three in turn by a process already inside, which waits for each; each cluster is the first as often as the others.
+The policy's network is loaded before. A ratio is that of two submissions of one turn; the interval holds 95 % of the
+medians of 2,000 samples drawn from the turns with replacement. The ratio of the two clusters without the plugin shows
+how far such a figure is from 1 by chance. Equal jobs of one user, and jobs that differ in a name that has no earlier
+runs, are answered by the plugin itself for a second after the daemon has decided on one of them, and the daemon is
+notified. Jobs that differ otherwise (here each has a time limit of its own) are decided by the daemon one by one:
+that is the whole wait for a Python process. Decisions go over the unix socket from one running client, one connection
+each. Hooks are whole processes, interpreter start included; the simulated NVML answers in microseconds, so nearly all
+of it is beyond the NVML calls (a real counter read takes about 4 ms). In it are two waits for the disk (fsync) in
+prolog and epilog each, and the start of the sampler. The flush hook is off the job's path; here it also looks at the
+node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,10 +110,10 @@ class Submitter:
             argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
 
-    def submit(self, name: str) -> float:
-        """Submit one held job of a name and return the seconds sbatch took."""
+    def submit(self, name: str, minutes: int) -> float:
+        """Submit one held job of a name and a time limit and return the seconds sbatch took."""
         assert self._process.stdin and self._process.stdout
-        self._process.stdin.write(f"{name}\n")
+        self._process.stdin.write(f"{name} {minutes}\n")
         self._process.stdin.flush()
         return float(self._process.stdout.readline())
 
@@ -97,53 +124,70 @@ class Submitter:
         self._process.wait(timeout=10)
 
 
-def measure_submission(plain: Lab, energy: Lab, *, equal: bool) -> list[Figure]:
-    """Return sbatch's time without and with the plugin, taken in turn, and their ratio, for equal or differing jobs."""
-    submitters = [Submitter(plain), Submitter(energy)]
-    times: list[list[float]] = [[], []]
+def interval(values: list[float], draws: random.Random) -> tuple[float, float]:
+    """Return between what 95 % of the medians lie of samples drawn from some values with replacement."""
+    medians = sorted(median(draws.choices(values, k=len(values))) for _ in range(RESAMPLES))
+    return medians[round(0.025 * RESAMPLES)], medians[round(0.975 * RESAMPLES) - 1]
+
+
+def measure_submission(plain: Lab, control: Lab, energy: Lab, jobs: str) -> list[Figure]:
+    """Return sbatch's time without and with the plugin, taken in turn, and their ratio, for one kind of jobs."""
+    submitters = [Submitter(plain), Submitter(control), Submitter(energy)]
+    times: list[list[float]] = [[], [], []]
+    draws = random.Random(SEED)
     try:
         for number in range(SUBMISSIONS + UNCOUNTED):
-            # What one leaves to be done is done while the other is measured: each is first in every other pair.
-            for which in (0, 1) if number % 2 else (1, 0):
-                took = submitters[which].submit("bench" if equal else f"bench-{number}")
+            name = f"bench-{number}" if jobs == OTHER_NAMES else "bench"
+            minutes = 5 + number if jobs == OTHER_LIMITS else 5
+            # What one leaves to be done is done while another is measured: by chance, it is now this one, now that.
+            for which in draws.sample(range(3), 3):
+                took = submitters[which].submit(name, minutes)
                 if number >= UNCOUNTED:
                     times[which].append(took)
     finally:
         for submitter in submitters:
             submitter.close()
-    ratios = [with_plugin / without for without, with_plugin in zip(*times, strict=True)]
-    jobs = "equal jobs" if equal else "jobs that differ in name, each sent to the daemon"
-    return [
+    figures = [
         figure(f"sbatch, without the plugin, {jobs}", times[0]),
-        figure(f"sbatch, with the plugin, {jobs}", times[1]),
-        Figure(
-            thing=f"ratio with / without, pair by pair, {jobs}",
-            runs=len(ratios),
-            p50=median(ratios),
-            unit="",
-            goal="≤ 1.10" if equal else "",
-        ),
+        figure(f"sbatch, with the plugin, {jobs}", times[2]),
     ]
+    for thing, measured, goal in (
+        ("with / without", times[2], "≤ 1.10"),
+        ("without / without (control)", times[1], ""),
+    ):
+        ratios = [one / other for one, other in zip(measured, times[0], strict=True)]
+        low, high = interval(ratios, draws)
+        figures.append(
+            Figure(
+                thing=f"ratio {thing}, turn by turn, {jobs}",
+                runs=len(ratios),
+                p50=median(ratios),
+                unit=f"95 %: {low:.2f} to {high:.2f}",
+                goal=goal,
+            )
+        )
+    return figures
+
+
+def wait_for_network(lab: Lab) -> None:
+    """Return once the policy's network is loaded: until then the answers are others, and loading takes a processor.
+
+    Raises:
+        LabError: it is not loaded in time.
+    """
+    end = time.monotonic() + LOAD_SECONDS
+    while "reuse_milliseconds" not in exchange(lab.layout.plugin_socket, REQUEST, 0.5).fields:
+        if time.monotonic() > end:
+            raise LabError(f"the policy of lab {lab.name} is not loaded after {LOAD_SECONDS:g} s: see {lab.layout.log}")
+        time.sleep(0.1)
 
 
 def measure_decisions(lab: Lab) -> list[Figure]:
     """Return the round trip of a decision over the daemon's socket, from a client that is already running."""
-    request = Message(
-        "decide",
-        {
-            "client": "benchmark",
-            "uid": "1000",
-            "gid": "1000",
-            "name": "bench",
-            "time_limit": "5",
-            "min_nodes": "1",
-            "tres_per_node": "gres:gpu:1",
-        },
-    )
     seconds = []
     for number in range(EXCHANGES + 100):
         begin = time.perf_counter()
-        answer = exchange(lab.layout.plugin_socket, request, 0.5)
+        answer = exchange(lab.layout.plugin_socket, REQUEST, 0.5)
         took = time.perf_counter() - begin
         assert answer.verb == "ok", answer
         if number >= 100:
@@ -244,13 +288,17 @@ def main() -> int:
         print(f"bench: {step}", file=sys.stderr)
 
     real_time = take_real_time_priority()
-    tell("starting two laboratory clusters" + (" at real-time priority" if real_time else ""))
+    tell("starting three laboratory clusters" + (" at real-time priority" if real_time else ""))
     with (
         start_lab(LabSpec(name="bench-plain", partitions=PARTITIONS, energy=False), owned=True) as plain,
+        start_lab(LabSpec(name="bench-control", partitions=PARTITIONS, energy=False), owned=True) as control,
         start_lab(LabSpec(name="bench-energy", partitions=PARTITIONS), owned=True) as energy,
     ):
         tell("submissions in turn")
-        figures = [*measure_submission(plain, energy, equal=True), *measure_submission(plain, energy, equal=False)]
+        wait_for_network(energy)
+        figures = []
+        for jobs in (EQUAL, OTHER_NAMES, OTHER_LIMITS):
+            figures += measure_submission(plain, control, energy, jobs)
         tell("decisions")
         figures += measure_decisions(energy)
         tell("hooks")

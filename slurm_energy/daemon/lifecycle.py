@@ -26,6 +26,7 @@ from slurm_energy.daemon.policy.slot import POLICY_MODULE, PolicySlot
 from slurm_energy.daemon.recorder.entries import DAEMON_STREAM, JournalQueue
 from slurm_energy.daemon.recorder.journal import JournalWriter, journal_directory
 from slurm_energy.daemon.recorder.link import RecorderLink
+from slurm_energy.daemon.reuse import NamesWithRuns
 from slurm_energy.daemon.snapshot.feed import SnapshotFeed
 from slurm_energy.daemon.state import DaemonState
 from slurm_energy.daemon.uncarried import ANSWER_SECONDS
@@ -64,8 +65,10 @@ class EnergyDaemon:
         self._reload = reload
         choice = chosen_policy(config)
         config = choice.config
-        link = RecorderLink(self._use_history, self._use_live)
+        names_with_runs = NamesWithRuns()
+        link = RecorderLink(self._use_history, self._use_live, names_with_runs)
         self.state = DaemonState(
+            names_with_runs=names_with_runs,
             config=config,
             decider=create_decider(config),
             journal=JournalQueue(JournalWriter(journal_directory(config), DAEMON_STREAM)),

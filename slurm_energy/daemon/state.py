@@ -19,7 +19,7 @@ from slurm_energy.daemon.pending.tracked import TrackedJobs
 from slurm_energy.daemon.policy.candidates import Candidates
 from slurm_energy.daemon.policy.remote import RemotePolicy
 from slurm_energy.daemon.recorder.entries import JournalQueue
-from slurm_energy.daemon.reuse import ReusableDecisions
+from slurm_energy.daemon.reuse import NamesWithRuns, ReusableDecisions
 from slurm_energy.daemon.uncarried import UncarriedDecisions
 from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import EnergyDecision
@@ -184,6 +184,7 @@ class DaemonState:
     redecide_note: str = ""
     """Why waiting jobs are not changed although the site wants it; empty where nothing is in the way."""
     reusable: ReusableDecisions = field(default_factory=ReusableDecisions)
+    names_with_runs: NamesWithRuns = field(default_factory=NamesWithRuns)
     history: JobHistory = field(default_factory=JobHistory)
     candidates: Candidates = field(default_factory=Candidates)
     counters: Counter[str] = field(default_factory=Counter)

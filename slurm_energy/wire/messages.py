@@ -261,7 +261,12 @@ def parse_submitted_job(fields: Mapping[str, str]) -> SubmittedFields:
 
 
 def decision_reply(
-    decision: EnergyDecision, entry: DecisionEntry, *, explained: bool = False, reuse_milliseconds: int = 0
+    decision: EnergyDecision,
+    entry: DecisionEntry,
+    *,
+    explained: bool = False,
+    reuse_milliseconds: int = 0,
+    reuse_names: str | None = None,
 ) -> Message:
     """Return the reply that lets the plugin apply a decision.
 
@@ -270,6 +275,7 @@ def decision_reply(
         entry: Its part that travels to the nodes.
         explained: Whether the line may have figures: it is shown after the job was accepted.
         reuse_milliseconds: For how long the plugin may give it again to the very same request; 0: not at all.
+        reuse_names: Bits of the job names that must be asked about even so; None: all but the job's own.
     """
     fields = {
         "decision_id": str(decision.decision_id),
@@ -292,6 +298,8 @@ def decision_reply(
         fields["message_in_place"] = one_line(in_place)
     if reuse_milliseconds:
         fields["reuse_milliseconds"] = str(reuse_milliseconds)
+        if reuse_names is not None:
+            fields["reuse_names"] = reuse_names
     return Message("ok", fields)
 
 

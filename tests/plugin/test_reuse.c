@@ -165,6 +165,58 @@ static void test_a_time_that_is_no_time_is_garbage(void)
 	CHECK(reply.reuse_milliseconds == 5000);
 }
 
+#define ZEROS "0000000000000000000000000000000000000000000000000000000000000000"
+/* Bit 294, that of "123456789" (CRC-32 0xcbf43926), is bit 6 of byte 36. */
+#define NAMES ZEROS "0000000040000000000000000000000000000000000000000000000000000000" ZEROS ZEROS
+
+static void test_a_request_of_another_name_without_runs_gets_the_answer_too(void)
+{
+	static const char text[] = REPLY_OF(BASE, BASE, "reuse_milliseconds=1000\nreuse_names=" NAMES "\n");
+	static const char *const others[] = {
+		"slurm-energy/1 decide\nuid=1000\nname=123456789\nend\n",	/* it has runs */
+		"slurm-energy/1 decide\nuid=1000\nname=%31\nend\n",
+		"slurm-energy/1 decide\nuid=1000\nname=\nend\n",
+		"slurm-energy/1 decide\nuid=1000\nend\n",
+		"slurm-energy/1 decide\nuid=1001\nname=other\nend\n",
+		"slurm-energy/1 decide\nuid=1000\nname=other\nqos=high\nend\n",
+		"slurm-energy/1 decide\nuid=1000\nuid=1\nname=other\nend\n",
+		"slurm-energy/1 decide\nuid=1000\nxname=other\nend\n",
+	};
+	fake_daemon_t *daemon = fake_daemon_start(DAEMON_ANSWERS, "", 0);
+	const char *path = fake_daemon_socket(daemon), *told = fake_daemon_last_request(daemon);
+
+	_keep(path, text, 0);
+	CHECK(reply.has_names);
+	for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+		CHECK(!_answers(path, others[i], 1));
+	CHECK(!fake_daemon_num_requests(daemon));
+	CHECK(_answers(path, "slurm-energy/1 decide\nuid=1000\nname=a-longer-one\nend\n", 999));
+	CHECK(strcmp(reply.decision_id, BASE));
+	_await(daemon, 1);
+	CHECK(strstr(told, "slurm-energy/1 reused\nbase_decision_id=" BASE "\n"));
+	CHECK(strstr(told, "\nuid=1000\nname=a-longer-one\nend\n"));
+	CHECK(!_answers(path, "slurm-energy/1 decide\nuid=1000\nname=other\nend\n", 1000));
+	/* Without the field, only the very same request. */
+	_keep(path, REPLY, 0);
+	CHECK(!_answers(path, "slurm-energy/1 decide\nuid=1000\nname=other\nend\n", 1));
+	fake_daemon_stop(daemon);
+}
+
+static void test_names_of_another_length_or_digit_are_garbage(void)
+{
+	static const char *const names[] = {
+		"", "00", NAMES "00", ZEROS ZEROS ZEROS, ZEROS ZEROS ZEROS ZEROS "0",
+		"g000000000000000000000000000000000000000000000000000000000000000" ZEROS ZEROS ZEROS,
+		"A000000000000000000000000000000000000000000000000000000000000000" ZEROS ZEROS ZEROS,
+	};
+	char text[640];
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		snprintf(text, sizeof(text), "slurm-energy/1 ok\ndecision_id=" BASE "\nreuse_names=%s\nend\n", names[i]);
+		CHECK(energy_reply_parse(text, strlen(text), &reply));
+	}
+}
+
 static void test_a_daemon_that_cannot_be_told_is_asked_and_nothing_is_kept(void)
 {
 	fake_daemon_t *full = fake_daemon_start(DAEMON_NEVER_ACCEPTS, "", 0);
@@ -307,6 +359,8 @@ int main(void)
 	RUN(test_nothing_is_given_after_its_time);
 	RUN(test_another_request_is_not_answered);
 	RUN(test_an_answer_is_kept_only_if_its_id_can_be_replaced_and_it_names_no_place);
+	RUN(test_a_request_of_another_name_without_runs_gets_the_answer_too);
+	RUN(test_names_of_another_length_or_digit_are_garbage);
 	RUN(test_a_time_that_is_no_time_is_garbage);
 	RUN(test_a_daemon_that_cannot_be_told_is_asked_and_nothing_is_kept);
 	RUN(test_the_table_is_bounded_and_the_oldest_goes_first);

@@ -13,8 +13,10 @@ from slurm_energy.daemon.ipc.frames import (
     QueryRequest,
     RuntimePart,
     ScalingPart,
+    SiteClocksKnown,
     WorkPart,
 )
+from slurm_energy.daemon.reuse import NamesWithRuns
 from slurm_energy.domain.gpu_count import GpuScaling
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.domain.promotion import LivePolicy
@@ -33,10 +35,14 @@ class RecorderLink:
     """Matches answers with questions."""
 
     def __init__(
-        self, use_history: Callable[[JobHistory], None], use_live: Callable[[LivePolicy], None] = lambda _live: None
+        self,
+        use_history: Callable[[JobHistory], None],
+        use_live: Callable[[LivePolicy], None] = lambda _live: None,
+        names: NamesWithRuns | None = None,
     ) -> None:
         self._use_history = use_history
         self._use_live = use_live
+        self._names = names or NamesWithRuns()
         self._history = JobHistory()
         self._runtimes: dict[NameOf, RunTime] = {}
         self._work: dict[NameOf, WorkEstimate] = {}
@@ -70,7 +76,7 @@ class RecorderLink:
         finally:
             del self._open[number]
 
-    def receive(self, frame: Any) -> None:
+    def receive(self, frame: Any) -> None:  # noqa: PLR0912  # one branch for each kind of frame
         """Take one frame of the recorder."""
         if isinstance(frame, QueryReply):
             parts, answer = self._open.get(frame.number, (None, None))
@@ -82,26 +88,37 @@ class RecorderLink:
         elif isinstance(frame, LivePolicies):
             self._use_live(frame.live)
         elif isinstance(frame, RuntimePart):
+            self._note("runtimes", frame)
             self._runtimes = {} if frame.first else self._runtimes
             self._runtimes.update({(user_id, name): estimate for user_id, name, estimate in frame.estimates})
             if frame.last:
                 self._use(replace(self._history, runtimes=self._runtimes))
         elif isinstance(frame, WorkPart):
+            self._note("work", frame)
             self._work = {} if frame.first else self._work
             self._work.update({(user_id, name): estimate for user_id, name, estimate in frame.estimates})
             if frame.last:
                 self._use(replace(self._history, work=self._work))
 
         elif isinstance(frame, ScalingPart):
+            self._note("scaling", frame)
             self._scaling = {} if frame.first else self._scaling
             self._scaling.update({(user_id, name): scaling for user_id, name, scaling in frame.estimates})
             if frame.last:
                 self._use(replace(self._history, scaling=self._scaling))
         elif isinstance(frame, ClockPart):
+            self._note("clocks", frame)
             self._clocks = {} if frame.first else self._clocks
             self._clocks.update({(user_id, name): clocks for user_id, name, clocks in frame.estimates})
             if frame.last:
                 self._use(replace(self._history, clocks=self._clocks))
+        elif isinstance(frame, SiteClocksKnown):
+            self._use(replace(self._history, site_clocks=frame.clocks))
+
+    def _note(self, table: str, frame: RuntimePart | WorkPart | ScalingPart | ClockPart) -> None:
+        """Note which names have runs."""
+        names = ((user_id, name) for user_id, name, _ in frame.estimates)
+        self._names.add(table, names, first=frame.first, last=frame.last)
 
     def _use(self, history: JobHistory) -> None:
         self._history = history

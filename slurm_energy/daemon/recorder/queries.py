@@ -21,10 +21,10 @@ from slurm_energy.store.decisions import DEFAULT_DECISIONS, recent_decisions
 from slurm_energy.store.explain import explain
 from slurm_energy.store.jobs import job_owner
 from slurm_energy.store.reports import report_groups, report_jobs
-from slurm_energy.store.running_totals import energy_totals, running_gpus
 from slurm_energy.store.schema import database_revision
 from slurm_energy.store.session import Engine, Session, database_name, store_session
 from slurm_energy.store.summaries import JobFilter
+from slurm_energy.store.sums import energy_totals, running_gpus
 from slurm_energy.wire.codec import Message
 from slurm_energy.wire.messages import Query, json_reply
 

@@ -23,6 +23,7 @@ from slurm_energy.domain.ids import DecisionId, GpuTypeName, PartitionName, pars
 from slurm_energy.domain.job import EnergyMode, JobRequest
 from slurm_energy.domain.trials import LearnedClock
 from slurm_energy.domain.work import WorkEstimate
+from slurm_energy.estimation.site_clocks import SiteClocks
 from slurm_energy.policy.base import Case, CountCost, CountingPolicy, Policy
 from slurm_energy.policy.guard.answer import CheckedAnswer, checked_answer, plain_note
 from slurm_energy.policy.guard.clocks import allowed_clock, expected_runtime, slowdown_room, unknown_reasons
@@ -44,6 +45,7 @@ from slurm_energy.policy.guard.trials import counted_clocks, learned_verdict, tr
 from slurm_energy.policy.site.candidates import at_site, is_opened
 from slurm_energy.policy.site.clock_terms import clock_terms
 from slurm_energy.policy.site.comparison import first_tried, landing_on, landing_types
+from slurm_energy.policy.site.mean_bound import site_clock_notes, with_site_clocks
 from slurm_energy.policy.site.settings import site_board_limits
 from slurm_energy.policy.submission.open_offer import offer_announcement, offer_text, open_offer, slowdown_basis
 
@@ -129,6 +131,7 @@ class Guard:
         work: WorkEstimate | None = None,
         learned_clocks: Mapping[GpuTypeName, LearnedClock] | None = None,
         scaling: GpuScaling | None = None,
+        site_clocks: SiteClocks | None = None,
     ) -> EnergyDecision:
         """Return the decision for one job; never raises, and what cannot be decided leaves the job unchanged.
 
@@ -143,6 +146,7 @@ class Guard:
             work: What runs of the job's name say of the GPU types; None for a name without.
             learned_clocks: What trials in runs of the job's name measured, by GPU type.
             scaling: What they say of more and fewer GPUs; None for a name without runs of two numbers.
+            site_clocks: What all runs of the site say of clocks, where its bound is held in the mean.
         """
         name, version = _text(policy, "name"), _text(policy, "version")
         decision = EnergyDecision(
@@ -162,7 +166,8 @@ class Guard:
         def as_placed(one: Case) -> Case:
             """Return a case at the site, with what runs say of work on so many GPUs."""
             known = None if work is None or not learns else work.for_gpus(one.job.gpu_count)
-            return at_site(replace(one, work=known), self._config)
+            placed = at_site(replace(one, work=known), self._config)
+            return placed if site_clocks is None else with_site_clocks(placed, site_clocks, self._config.guard)
 
         counted = with_chosen_count(
             Case(
@@ -273,7 +278,7 @@ class Guard:
         reasons, notes = unknown_reasons(landing)
         clocks: list[ClockChoice] = []
         for gpu_type in landing_types(landing):
-            learned = case.learned_clocks.get(gpu_type)
+            learned = None if gpu_type in case.site_tables else case.learned_clocks.get(gpu_type)
             if gpu_type not in answer.clocks_mhz and learned is None:
                 continue
             where = [candidate for candidate in landing if gpu_type in candidate.gpu_types]
@@ -288,6 +293,7 @@ class Guard:
             verdict = allowed_clock(gpu_type, answer.clocks_mhz[gpu_type], room, min_saving, case.comparison)
             clocks += [] if verdict.choice is None else [verdict.choice]
             both_sides = () if verdict.choice is None else exchange_notes(verdict.choice)
+            both_sides = (*both_sides, *site_clock_notes(gpu_type, case, verdict.choice))
             reasons, notes = (*reasons, *verdict.reasons), (*notes, *verdict.notes, *both_sides)
         return _Outcome(clocks=tuple(clocks), reasons=reasons, notes=notes)
 

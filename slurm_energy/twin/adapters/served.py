@@ -29,12 +29,14 @@ from slurm_energy.estimation.clock_trials import ClockTrials
 from slurm_energy.estimation.job_groups import job_group
 from slurm_energy.estimation.learned_clocks import MAX_RUNS, learned_clocks
 from slurm_energy.estimation.run_time import EndedRun
+from slurm_energy.estimation.site_clocks import SiteClocks, site_clocks
 from slurm_energy.estimation.site_runs import SiteRuns
 from slurm_energy.policy.base import FollowingPolicy, Policy, RehearsablePolicy
 from slurm_energy.policy.guard import Guard
 from slurm_energy.policy.jobs import EndedJob, WaitingJob
 from slurm_energy.policy.placement import ClusterView, JobTrials, PlaceInfo, Placement, PlacementRule, Reroute
 from slurm_energy.policy.registry import create_policy
+from slurm_energy.policy.site.settings import site_board_limits
 from slurm_energy.twin.adapters.view import TwinView, job_request
 from slurm_energy.twin.engine.job import Job, JobRun
 from slurm_energy.twin.engine.knowledge import KnownEnd, known_end
@@ -151,6 +153,7 @@ class ServedPolicy(PlacementRule):
                 **self._named_clocks(job),
                 **(self._runs.clocks_of(job) if self.trials is not None else {}),
             },
+            site_clocks=self._runs.site_clocks(self._config, view.now_seconds),
         )
 
     def _named_clocks(self, job: Job) -> Mapping[GpuTypeName, LearnedClock]:
@@ -234,8 +237,9 @@ class ServedPolicy(PlacementRule):
         if not isinstance(end, KnownEnd):
             return
         clocks = () if decision is None else decision.clocks  # runs from before the daemon was there had none
+        is_decided = decision is not None
         chosen = next((clock for clock in clocks if clock.gpu_type == gpu_type), None)
-        self._runs.learn(end, gpu_type, self._places[job.place], chosen, trials)
+        self._runs.learn(end, gpu_type, self._places[job.place], chosen, trials, is_decided=is_decided)
 
     def _clock(self, decision: EnergyDecision | None, index: int, view: ClusterView) -> int:
         chosen = [] if decision is None else [c for c in decision.clocks if c.gpu_type == self._gpu_types[index]]
@@ -294,6 +298,8 @@ def _ids() -> Iterator[DecisionId]:
 
 MAX_TRIED_RUNS = 4 * MAX_RUNS
 """Of a name, whose trials are kept: the latest on several GPU types."""
+_CLOCKS_SECONDS = 3 * 3600.0
+"""Between two looks at what all runs say of clocks."""
 _FAILED = frozenset({"FAILED", "TIMEOUT"})
 _CUT_OFF = frozenset({"TIMEOUT", "CANCELLED"})
 
@@ -309,6 +315,8 @@ class ServedRuns:
     def __init__(self) -> None:
         self._site = SiteRuns()
         self._tried: dict[tuple[str, str], deque[_TriedRun]] = {}
+        self._site_clocks: SiteClocks | None = None
+        self._clocks_at_seconds = -inf
 
     def learn(
         self,
@@ -317,6 +325,8 @@ class ServedRuns:
         place: PlaceInfo,
         clock: ClockChoice | None,
         trials: JobTrials | None = None,
+        *,
+        is_decided: bool = False,
     ) -> None:
         """Take in a job that completed in one go at the clock that was decided, was cut off, or failed.
 
@@ -326,6 +336,7 @@ class ServedRuns:
             place: Where it ran.
             clock: What was decided for the type, None for its default clock.
             trials: What was tried while it ran.
+            is_decided: Whether its clock was decided, be it the default one.
         """
         job, key = end.job, _key(end.job)
         if trials is not None and trials.records and job.name:
@@ -370,6 +381,7 @@ class ServedRuns:
                 watts=joules / (1.0 + change) / (at_default * end.gpus),
                 ended_at_seconds=end.ended_seconds,
                 slowed=slowed,
+                is_decided=is_decided,
                 script_key=key,
             ),
             job.script,
@@ -377,7 +389,10 @@ class ServedRuns:
 
     def clocks_of(self, job: Job) -> Mapping[GpuTypeName, LearnedClock]:
         """Return what trials in runs of the job's name measured."""
-        runs = self._tried.get((job.user, job_group(job.name, _key(job)))) if job.name else None
+        return self._learned(job.user, job_group(job.name, _key(job))) if job.name else {}
+
+    def _learned(self, user: str, group: str) -> Mapping[GpuTypeName, LearnedClock]:
+        runs = self._tried.get((user, group))
         if not runs:
             return {}
         trials = [
@@ -393,6 +408,20 @@ class ServedRuns:
             for record in run.records
         ]
         return next((clocks for _, _, clocks in learned_clocks(trials)), {})
+
+    def site_clocks(self, config: Config, now_seconds: float) -> SiteClocks | None:
+        """Return what the site's runs say of clocks; None where each job keeps the bound. Made every three hours."""
+        if config.policy.slowdown_bound != "mean":
+            return None
+        if self._site_clocks is None or now_seconds - self._clocks_at_seconds >= _CLOCKS_SECONDS:
+            self._clocks_at_seconds = now_seconds
+            learned = [(user, group, self._learned(user, group)) for user, group in self._tried]
+            bounds = (config.policy.max_slowdown, config.policy.saver_max_slowdown)
+            runs = self._site.measured_runs()
+            self._site_clocks = site_clocks(
+                learned, runs, bounds, site_board_limits(config), now_seconds, self._site.timed_runs()
+            )
+        return self._site_clocks
 
     def scaling(self, job: Job) -> GpuScaling | None:
         """Return how a job's work scales with the number of GPUs, by runs whose users named several."""

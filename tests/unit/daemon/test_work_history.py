@@ -7,7 +7,9 @@ import pytest
 
 from slurm_energy.daemon.ipc.frames import MAX_ITEMS, RuntimePart, WorkPart, table_parts
 from slurm_energy.daemon.recorder.link import RecorderLink
+from slurm_energy.daemon.reuse import NamesWithRuns
 from slurm_energy.domain.ids import GpuTypeName
+from slurm_energy.domain.job import JobRequest
 from slurm_energy.domain.work import MeasuredRun
 from slurm_energy.estimation.job_history import JobHistory, NamedWork, corrected_work, named_work
 from slurm_energy.estimation.run_time import EndedRun, RunTimeModel
@@ -62,7 +64,8 @@ def test_the_table_travels_in_small_parts_and_an_empty_one_too() -> None:
 
 def test_a_table_is_used_when_it_is_whole_and_leaves_the_other_alone() -> None:
     used: list[JobHistory] = []
-    link = RecorderLink(used.append)
+    names = NamesWithRuns()
+    link = RecorderLink(used.append, names=names)
     hour = RunTimeModel().of_runs([EndedRun(user=1000, name="a", seconds=3600.0)])
     link.receive(RuntimePart(estimates=((1000, "a", hour),), first=True, last=True))
     first, last = table_parts(WorkPart, table(MAX_ITEMS + 1))
@@ -74,6 +77,8 @@ def test_a_table_is_used_when_it_is_whole_and_leaves_the_other_alone() -> None:
     link.receive(WorkPart(estimates=(), first=True, last=True))
     assert used[-1] == JobHistory(runtimes={(1000, "a"): hour})
     assert len(used[1].work) == MAX_ITEMS + 1
+    assert names.for_reply(JobRequest(user_id=1000, name="a")) is None
+    assert names.for_reply(JobRequest(user_id=1000, name="b")) is not None
 
 
 def test_a_correction_changes_some_names_and_leaves_the_others() -> None:
