@@ -218,7 +218,7 @@ class RoutingConfig:
     )
     invite: bool = setting(
         True,
-        "Where routing is open: who names a partition is told what --energy-open would have saved, and where GPUs are "
+        "Where routing is open: who names a partition reads what --energy-open would have saved, and where GPUs are "
         "free now; `report open` sums it up by user.",
     )
     max_type_slowdown: float = setting(

@@ -21,9 +21,10 @@ from research.results.sections.hidden_site import KINDS, WORLD
 from research.results.slurm_place import SlurmPlaceRule, slurm_place_figures
 from research.results.tuning import Tuned, read_tuned
 from slurm_energy.evaluation.arena.plan import ArenaPlan
-from slurm_energy.evaluation.arena.run import finished_run
+from slurm_energy.evaluation.arena.run import simulated_run
 from slurm_energy.evaluation.arena.summary import Estimate, estimate, paired_difference_percent
 from slurm_energy.evaluation.contenders import create_contender
+from slurm_energy.evaluation.metrics import metrics_of
 
 STATIC, NOTHING = "static-best", "nothing"
 HOURS, WARM_UP_HOURS = 48.0, 12.0
@@ -94,8 +95,8 @@ def figures_of_run(kind: str, load: float, name: str, seed: int) -> dict[str, fl
     plan, tuned = plan_of_site(kind, load, row)
     text = row.policy if row is not None else tuned.static if name == STATIC else "slurm-default"
     watched = SlurmPlaceRule(create_contender(text))
-    done = finished_run(plan, name, text, seed, rule=watched)
-    metrics = done.record.metrics
+    done = simulated_run(plan, watched, seed)
+    metrics = metrics_of(done.outcome, done.world, done.jobs)
     found = {
         "joules_per_unit": metrics.joules_per_unit or 0.0,
         "total_joules": metrics.total_joules,

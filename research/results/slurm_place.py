@@ -15,7 +15,7 @@ import numpy as np
 from research.results.failure_recovery import WatchedRule
 from slurm_energy.config import Config
 from slurm_energy.policy.jobs import EndedJob, WaitingJob
-from slurm_energy.policy.placement import ClusterView, Placement, Postponement
+from slurm_energy.policy.placement import ClusterView, Placement, PlacementRule, Postponement
 from slurm_energy.twin.adapters.view import TwinView
 from slurm_energy.twin.engine.job import Job, JobRun
 from slurm_energy.twin.engine.knowledge import KnownEnd
@@ -41,6 +41,10 @@ class _Run:
 
 class SlurmPlaceRule(WatchedRule):
     """Another rule, with the same answers, that notes where Slurm alone would have started each job."""
+
+    def __init__(self, rule: PlacementRule) -> None:
+        super().__init__(rule)
+        self.observes_ends = True  # asked before the run begins
 
     def begin(self, view: ClusterView, random: Random) -> None:
         """Start a run."""

@@ -232,6 +232,9 @@ def jobs_with_history(plan: ArenaPlan, world: World, seed: int) -> JobsWithHisto
     start = MAX_HISTORY_DAYS * 86_400.0
     before = tuple(job for job in made.jobs if job.submitted_seconds < start)
     after = made.jobs[len(before) :]
+    for job in before:
+        if job.asked_gpus:  # nothing chose their number then
+            job.gpu_counts, job.asked_gpus = (job.asked_gpus,), 0
     for job in after:
         job.submitted_seconds -= start
         if job.deadline_seconds < inf:

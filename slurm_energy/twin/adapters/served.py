@@ -69,7 +69,7 @@ class ServedPolicy(PlacementRule):
         self.version = policy.version
         self.reasons: Counter[Reason] = Counter()
         self._policy = policy
-        # Nobody reads in the twin what a named partition costs.
+        # In the twin no user reads what a named partition costs.
         config = self._config = replace(config, routing=replace(config.routing, invite=False))
         self._guard = Guard(config, ids=partial(next, _ids()))
         self._decisions: dict[int, EnergyDecision] = {}

@@ -72,7 +72,7 @@ def test_nothing_is_said_where_the_named_partition_is_the_best() -> None:
 
 
 @pytest.mark.parametrize("routing", [{"invite": False}, {"open": False}])
-def test_nobody_is_invited_where_the_site_does_not_invite_or_chooses_no_partitions(routing: dict[str, bool]) -> None:
+def test_no_user_is_invited_where_the_site_does_not_invite_or_chooses_no_partitions(routing: dict[str, bool]) -> None:
     assert decide(named("a40"), snapshot=make_snapshot(partitions=TWO), config=site(**routing)).offer is None
 
 

@@ -57,6 +57,17 @@ def test_a_job_that_named_its_partition_waits_there() -> None:
     assert start_of(run_with("on", make_job(50, **late)), 50) == start_of(run_with("off", make_job(50, **late)), 50)
 
 
+def test_a_job_that_left_its_partition_open_goes_where_room_is_and_where_it_appears() -> None:
+    late = {"submitted_seconds": 10.0, "partitions": ("a100",), "open": True, "true_units": 60.0}
+    assert start_of(run_with("on", make_job(50, **late)), 50)[1] == 1, "a40, decided again"
+    soon = {**late, "submitted_seconds": 2 * HOUR}
+    started, place = start_of(run_with("off", make_job(50, **soon)), 50)
+    assert place == 1, "a40, at its submission"
+    assert started < 2 * HOUR + 60.0
+    closed = {**soon, "open": False}
+    assert start_of(run_with("on", make_job(50, **closed)), 50)[1] == 0
+
+
 def test_every_job_runs_once_however_often_it_is_decided() -> None:
     late = [make_job(100 + n, submitted_seconds=10.0 + n, gpu_counts=(1 + n % 4,), true_units=900.0) for n in range(40)]
     outcome = run_with("on", *late)

@@ -1,5 +1,6 @@
 import contextlib
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -197,6 +198,18 @@ def test_the_line_of_a_job_that_stays_goes_with_a_partition_alone() -> None:
 
 def test_a_preferred_feature_is_sent_as_it_is() -> None:
     assert decision_reply(decision(prefer="rack:3"), ENTRY).fields["prefer"] == "rack:3"
+
+
+def test_that_a_named_partition_is_a_preference_goes_with_a_partition_alone() -> None:
+    moved = decision(partitions=(PartitionName("a40"),))
+    assert "open" not in decision_reply(moved, ENTRY).fields
+    assert decision_reply(replace(moved, opens=True), ENTRY).fields["open"] == "1"
+    assert "open" not in decision_reply(decision(opens=True), ENTRY).fields
+
+
+def test_whether_a_user_leaves_his_partition_open_is_read_and_nothing_else_is_taken_for_it() -> None:
+    read = {text: parse_submitted_job({"uid": "1", "energy_open": text}).open for text in ("on", "off", "maybe", "")}
+    assert read == {"on": True, "off": False, "maybe": None, "": None}
 
 
 def test_a_partition_name_that_the_plugin_could_misread_is_not_sent() -> None:

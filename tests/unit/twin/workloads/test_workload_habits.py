@@ -149,6 +149,22 @@ def test_a_site_s_settings_make_limits_and_partitions() -> None:
     assert all(len(named) == 1 for named in by_user.values())
 
 
+def test_what_users_leave_to_the_site_is_at_even_shares_and_changes_nothing_else() -> None:
+    settings: dict[str, float | int | str] = {
+        **SETTINGS, "users": 20, "limits": "margins", "named_partitions": 0.5, "partition_mix": "a100:1,a40:1",
+        "gpu_mix": "2:1", "names_per_kind": 40, "rate_per_second": 0.02,
+    }  # fmt: skip
+    plain = create_workload("daily", settings, 3).jobs
+    levers = create_workload("daily", {**settings, "open_partitions": 0.5, "gpu_ranges": 0.3}, 3).jobs
+    opening = {job.user for job in levers if job.open}
+    ranging = {job.user for job in levers if job.asked_gpus}
+    assert (len(opening), len(ranging)) == (5, 6)
+    assert all(job.partitions for job in levers if job.open)
+    assert {(job.asked_gpus, job.gpu_counts) for job in levers} == {(2, (1, 2, 4, 8)), (0, (2,))}
+    rest = [(job.user, job.name, job.partitions, job.time_limit_seconds, job.true_units) for job in plain]
+    assert [(job.user, job.name, job.partitions, job.time_limit_seconds, job.true_units) for job in levers] == rest
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
