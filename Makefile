@@ -6,7 +6,7 @@ PYTEST_FLAGS ?=
 # Tests start hundreds of Python processes: without compiled modules each of them would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-unit test-cluster unit quick coverage figures compiled check other-checks lint format bench results results-quick docs native clean install-demo install-unit install-test install-package deb rpm dist site releases
+.PHONY: help demo test test-unit test-cluster test-long unit quick coverage figures compiled check other-checks lint format bench results results-quick docs native clean install-demo install-unit install-test install-package deb rpm dist site releases
 
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s:
@@ -55,11 +55,12 @@ coverage: install-unit compiled  ## What `make unit` runs through, line by line 
 figures:  ## Print files, lines and importers of the package as a table
 	@$(PY) scripts/figures.py
 
-# Most of the time of a laboratory is waiting: four at a time fill two cores, each without more threads of torch.
+# Most of the time of a laboratory is waiting: six at a time fill two cores, each without more threads of torch.
 # What measures time is marked `alone` and runs afterwards, with nothing beside it.
-CLUSTER_PYTEST := sh scripts/as-root.sh env OMP_NUM_THREADS=1 SLURM_ENERGY_REQUIRE_LAB=1 SLURM_ENERGY_REQUIRE_SERVERS=1 $(PY) -m pytest
+CLUSTER_ENVIRONMENT := sh scripts/as-root.sh env OMP_NUM_THREADS=1 SLURM_ENERGY_REQUIRE_LAB=1 SLURM_ENERGY_REQUIRE_SERVERS=1
+CLUSTER_PYTEST := $(CLUSTER_ENVIRONMENT) $(PY) -m pytest
 CLUSTER_TESTS ?= tests/e2e tests/plugin tests/integration
-CLUSTER_WORKERS ?= 4
+CLUSTER_WORKERS ?= 6
 
 QUICK_CLUSTER_TESTS := tests/e2e/test_one_job.py -k "reaches_prolog_and_epilog or exactly_the_jobs_gpus"
 
@@ -72,6 +73,10 @@ RELEASES ?= host trixie forky
 
 releases: install-test native compiled  ## One job from submission to report on each Slurm: this host's, 24.11, 26.05
 	@SLURM_ENERGY_RELEASES="$(RELEASES)" $(CLUSTER_PYTEST) -v tests/e2e/test_releases.py $(PYTEST_FLAGS)
+
+# Which ones: LONG_FORMS="systemd fault-cells"; `scripts/long_tests.py --list` names them.
+test-long: install-test native compiled  ## The long forms of tests, one after the other, with a summary; as root
+	@$(CLUSTER_ENVIRONMENT) $(PY) scripts/long_tests.py $(LONG_FORMS)
 
 lint: install-test
 	$(BIN)/ruff format --check .

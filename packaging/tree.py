@@ -11,9 +11,16 @@ from pathlib import Path
 from slurm_energy import __version__
 from slurm_energy.cli.installing.commands import MAN_FOLDER, page_of_command, shared_files
 from slurm_energy.cli.installing.files import PlannedFile
-from slurm_energy.cli.installing.packaged import PACKAGE_FOLDER, PACKAGE_PLUGINS, PACKAGE_UNITS
 from slurm_energy.cli.installing.plan import Installation
-from slurm_energy.cli.installing.roles import JOB_SUBMIT_PLUGIN, SPANK_PLUGIN, UNIT_DIRECTORY, InstallOptions
+from slurm_energy.cli.installing.roles import (
+    JOB_SUBMIT_PLUGIN,
+    PACKAGE_FOLDER,
+    PACKAGE_PLUGINS,
+    PACKAGE_UNITS,
+    SPANK_PLUGIN,
+    UNIT_DIRECTORY,
+    InstallOptions,
+)
 from slurm_energy.cli.installing.slurm_conf import HOOK_PATH
 from slurm_energy.config import Config
 from slurm_energy.slurm.plugin_file import Release, read_plugin_file

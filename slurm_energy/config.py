@@ -109,8 +109,9 @@ class PolicyConfig:
     saver_max_slowdown: float = setting(0.20, "Slowdown bound of saver jobs.", 0.0, 2.0)
     slowdown_bound: Literal["each-job", "mean"] = setting(
         "each-job",
-        "What these bounds hold for: each-job: the slowest of all measured programs keeps them; mean: programs do in "
-        "the mean, and some jobs take longer. A user's own --energy-max-slowdown is always that of his job.",
+        "What these bounds hold for: each-job: the slowest of all measured programs keeps them; mean: the site's jobs "
+        "do in the mean, by what was measured of them, and some take up to twice as much longer. A user's own "
+        "--energy-max-slowdown is always that of his job.",
     )
     min_saving_per_slowdown: float = setting(
         2.0,
@@ -196,7 +197,8 @@ class GuardConfig:
     max_added_timeouts: float = setting(
         0.01,
         "Where policy.slowdown_bound is mean: how much more likely a lower clock may make it that a job reaches its "
-        "time limit, by the spread of its name's runs. Under each-job all but one in twenty end inside it.",
+        "time limit, by the spread of its name's runs or by how near to their limits the site's jobs end. Under "
+        "each-job all but one in twenty end inside it.",
         0.0,
         0.2,
     )
@@ -209,6 +211,16 @@ class RoutingConfig:
 
     open: bool = setting(False, "Jobs that name no partition may be sent to others than the default one.")
     partitions: tuple[str, ...] = setting((), "Partitions open for routing; empty: all the user may use.")
+    open_by_default: bool = setting(
+        False,
+        "Where routing is open: a partition that a user names is a preference among those that he may use, unless he "
+        "says --energy-open=off. False: only where he says --energy-open.",
+    )
+    invite: bool = setting(
+        True,
+        "Where routing is open: who names a partition is told what --energy-open would have saved, and where GPUs are "
+        "free now; `report open` sums it up by user.",
+    )
     max_type_slowdown: float = setting(
         0.05,
         "Most that a job may be slower, at default clocks, on the GPU type of another partition than where Slurm would "
@@ -351,12 +363,22 @@ class NightlyConfig:
     )
     canary_share: float = setting(0.2, "Share of the users whose jobs a candidate in canary decides.", 0.01, 0.9)
     canary_period_hours: float = setting(
-        24.0, "Time for which a user's jobs stay with one policy; which one is drawn again afterwards.", 0.01, 720.0
+        24.0, "Time for which a user's jobs stay with one policy; which one is drawn again afterwards.", 0.001, 720.0
     )
     shadow_decisions: int = setting(200, "Decisions beside the live policy before a canary.", 1, 1_000_000)
     max_stage_days: float = setting(28.0, "Time in shadow or canary after which a candidate is given up.", 0.001, 366.0)
     late_milliseconds: float = setting(
         20.0, "A decision that takes more processor time counts against its policy.", 0.1, 1000.0
+    )
+    preferences: dict[str, float] = setting(
+        {},
+        'How many times as much one stage of the gate counts as another: {"twin/impact" = 3}; pairs that are left out '
+        "follow from the others.",
+        1.0 / 9.0,
+        9.0,
+    )
+    person_for_different: bool = setting(
+        False, "Whether a candidate that changes more than 30 % of the decisions waits for policy approve."
     )
     keep: int = setting(30, "Newest candidates whose folders are kept, beside those in use.", 1, 10_000)
 

@@ -2,7 +2,8 @@
 
 import os
 import signal
-from collections.abc import Iterator
+import sys
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from property_examples import EXAMPLES
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.energy_model import relative_speed
 from slurm_energy.energy_model.data_sheets import DATA_SHEETS
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: beside other processes its threads only wait
 
 pytest_plugins = ("lab_fixtures",)
 TESTS = Path(__file__).parent
@@ -60,6 +63,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             folders.setdefault(path.relative_to(TESTS).parts[0] if path.is_relative_to(TESTS) else "", []).append(path)
     places = {path: len(LONG_FILES) + at / len(paths) for paths in folders.values() for at, path in enumerate(paths)}
     items.sort(key=lambda item: places[item.path] if item.path in places else LONG_FILES.index(item.path.name))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Count no lines of slow tests: they run the lines of others many times over, and longer when they are counted.
+
+    The mark `no_cover` does this in the first process only: in a worker a second tracer of coverage stays.
+    """
+    counting = sys.gettrace()
+    if counting is None or not item.get_closest_marker("slow"):
+        return (yield)
+    sys.settrace(None)
+    try:
+        return (yield)
+    finally:
+        sys.settrace(counting)
 
 
 @pytest.fixture

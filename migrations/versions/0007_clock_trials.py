@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-from slurm_energy.store.migration_steps import create_table
+from slurm_energy.store.schema import create_table
 
 revision = "0007"
 down_revision = "0006"

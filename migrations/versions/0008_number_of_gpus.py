@@ -7,7 +7,7 @@ Revises: 0007
 import sqlalchemy as sa
 from alembic import op
 
-from slurm_energy.store.migration_steps import add_column
+from slurm_energy.store.schema import add_column
 
 revision = "0008"
 down_revision = "0007"

@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-from slurm_energy.store.migration_steps import add_column, create_index, create_table
+from slurm_energy.store.schema import add_column, create_index, create_table
 
 revision = "0009"
 down_revision = "0008"

@@ -7,7 +7,7 @@ Revises: 0009
 import sqlalchemy as sa
 from alembic import op
 
-from slurm_energy.store.migration_steps import add_column
+from slurm_energy.store.schema import add_column
 
 revision = "0010"
 down_revision = "0009"

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects.mysql import LONGTEXT
 
-from slurm_energy.store.migration_steps import create_index, create_table
+from slurm_energy.store.schema import create_index, create_table
 
 revision = "0030"
 down_revision = "0020"

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects.mysql import LONGTEXT
 
-from slurm_energy.store.migration_steps import create_table
+from slurm_energy.store.schema import create_table
 
 revision = "0040"
 down_revision = "0030"

@@ -14,6 +14,7 @@
 #define ENERGY_ENTRY_QUIET "ENERGY_QUIET"
 #define ENERGY_ENTRY_TRIALS "ENERGY_TRIALS"
 #define ENERGY_ENTRY_REDECIDE "ENERGY_REDECIDE"
+#define ENERGY_ENTRY_OPEN "ENERGY_OPEN"
 /*
  * 1 where the submitting command's stderr is a terminal: only there a line about the job is shown.
  * explain under energy-sbatch, which shows a line with figures once the job is accepted.

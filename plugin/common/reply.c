@@ -258,6 +258,10 @@ static const char *_read_value(slice_t key, slice_t value, energy_reply_t *reply
 	}
 	if (_equals(key, "reuse_names"))
 		return _read_names(value, reply);
+	if (_equals(key, "open")) {
+		reply->open = _equals(value, "1");
+		return reply->open ? NULL : "open is not 1";
+	}
 	if (_equals(key, "gpus")) {
 		reply->gpus = _whole(value, ENERGY_MAX_COUNT);
 		return reply->gpus ? NULL : "gpus is not a number from 1 to 4096";

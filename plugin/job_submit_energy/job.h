@@ -46,11 +46,12 @@ typedef enum {
 extern bool energy_job_is_tied(const job_desc_msg_t *job);
 
 /*
- * Put the partitions of an answer before the job's own, of which none goes; leave the job as it is where Slurm
+ * Put the partitions of an answer before the job's own, of which none goes; where the user named some, others are
+ * added only if the answer says that they are a preference (open) and the user did not say otherwise. Leave the job as it is where Slurm
  * might then refuse it, or let it wait, and write the reason into why.
  */
 extern energy_applied_t energy_job_partition(job_desc_msg_t *job, uint32_t submit_uid, const char *answer,
-					     char *why, size_t size);
+					     bool open, char *why, size_t size);
 
 /* Apply what the answer names and nothing else; why says what was left out. */
 extern energy_applied_t energy_job_apply(job_desc_msg_t *job, uint32_t submit_uid,

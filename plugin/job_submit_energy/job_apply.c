@@ -207,7 +207,7 @@ extern energy_applied_t energy_job_apply(job_desc_msg_t *job, uint32_t submit_ui
 	if (option && !energy_gpu_apply(job, plan, option))
 		return ENERGY_APPLY_NO_MEMORY;
 	if (reply->partition[0])
-		applied = energy_job_partition(job, submit_uid, reply->partition, why, size);
+		applied = energy_job_partition(job, submit_uid, reply->partition, reply->open, why, size);
 	if (applied == ENERGY_APPLY_NO_MEMORY)
 		return applied;
 	/* A feature of the partition that the answer named may be nowhere in the user's own. */

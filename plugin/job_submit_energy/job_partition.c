@@ -3,7 +3,8 @@
  * The partitions of a job: an answer puts some of them first and takes none away.
  *
  * Slurm tries the partitions of a list in their order where their tiers are equal, and starts the job in any in
- * which it can. So the first one steers, and no job waits for our sake. Whether Slurm would take the new list as
+ * which it can. So the first one steers, and no job waits for our sake. To those that a user named others are added
+ * only where he left them open (--energy-open, or the site's default). Whether Slurm would take the new list as
  * it takes the job's own is looked at in slurmctld (partition_order.h); otherwise the job stays as it came.
  */
 #include <slurm/slurm.h>
@@ -142,17 +143,20 @@ static energy_applied_t _keep(char *why, size_t size, const char *answer, const 
 }
 
 extern energy_applied_t energy_job_partition(job_desc_msg_t *job, uint32_t submit_uid, const char *answer,
-					     char *why, size_t size)
+					     bool open, char *why, size_t size)
 {
 	name_list_t own = { 0 }, wanted = { 0 };
-	bool widens = !energy_is_set(job->partition);
+	const char *said = energy_job_entry(job, ENERGY_ENTRY_OPEN);
+	bool names = energy_is_set(job->partition);
+	/* Whoever answers, a user who said no keeps his partitions as a condition. */
+	bool widens = !names || (open && (!said || !strcmp(said, "on")));
 	energy_order_t list = { .job = job, .submit_uid = submit_uid, .widens = widens };
 	const char *objection;
 	char *text;
 
 	if (energy_job_is_tied(job))
 		return _keep(why, size, answer, "the job is tied to nodes or to an order of its own");
-	if (widens ? !_default_name(&own) : !_add(&own, job->partition))
+	if (names ? !_add(&own, job->partition) : !_default_name(&own))
 		return _keep(why, size, answer, "the job's own partitions are not known");
 	if (!_add(&wanted, answer))
 		return _keep(why, size, answer, "too many partitions");

@@ -154,6 +154,7 @@ static void _options(energy_request_t *request, const job_desc_msg_t *job)
 	const char *quiet = energy_job_entry(job, ENERGY_ENTRY_QUIET);
 	const char *trials = energy_job_entry(job, ENERGY_ENTRY_TRIALS);
 	const char *redecide = energy_job_entry(job, ENERGY_ENTRY_REDECIDE);
+	const char *open = energy_job_entry(job, ENERGY_ENTRY_OPEN);
 	const char *terminal = energy_job_entry(job, ENERGY_ENTRY_TERMINAL);
 	const char *script = energy_job_entry(job, ENERGY_ENTRY_SCRIPT);
 	char number[ENERGY_OPTION_BYTES];
@@ -170,6 +171,8 @@ static void _options(energy_request_t *request, const job_desc_msg_t *job)
 		_text(request, "energy_trials", trials);
 	if (redecide && energy_is_switch(redecide))
 		_text(request, "energy_redecide", redecide);
+	if (open && energy_is_switch(open))
+		_text(request, "energy_open", open);
 	if (terminal && !strcmp(terminal, ENERGY_TERMINAL_EXPLAIN))
 		_text(request, "energy_explain", "1");
 	if (script && energy_is_script(script))

@@ -14,7 +14,7 @@ typedef struct {
 	const job_desc_msg_t *job;
 	uint32_t submit_uid;
 	energy_cluster_rules_t rules;
-	bool widens;			/* a partition is added to that of a job which named none */
+	bool widens;			/* a partition is added that the user did not name */
 	size_t moved;			/* so many go first */
 	size_t home;			/* the place of the job's own first one */
 	size_t count;

@@ -9,6 +9,7 @@
  *	--energy-quiet
  *	--energy-trials=on|off
  *	--energy-redecide=on|off
+ *	--energy-open[=on|off]		the named partition is a preference, others may be tried first
  *
  * They reach job_submit/energy in the job control environment, and with them whether stderr is a
  * terminal: programs that read what sbatch says get nothing more to read. plugstack.conf:
@@ -55,7 +56,7 @@ EXPORT extern int slurm_spank_init(spank_t spank, int argc, char **argv);
 EXPORT extern int slurm_spank_init_post_opt(spank_t spank, int argc, char **argv);
 EXPORT extern int slurm_spank_task_init(spank_t spank, int argc, char **argv);
 
-typedef enum { MODE, MAX_SLOWDOWN, DEADLINE, QUIET, TRIALS, GPUS, REDECIDE, NUM_OPTIONS } option_t;
+typedef enum { MODE, MAX_SLOWDOWN, DEADLINE, QUIET, TRIALS, GPUS, REDECIDE, OPEN, NUM_OPTIONS } option_t;
 
 #define CALLER_VARIABLE "SLURM_ENERGY_EXPLAIN_CALLER"
 
@@ -80,6 +81,7 @@ static const char *const entries[NUM_OPTIONS] = {
 	[TRIALS] = ENERGY_ENTRY_TRIALS,
 	[GPUS] = ENERGY_ENTRY_GPUS,
 	[REDECIDE] = ENERGY_ENTRY_REDECIDE,
+	[OPEN] = ENERGY_ENTRY_OPEN,
 };
 
 static int _option(int which, const char *argument, int remote);
@@ -105,6 +107,8 @@ static struct spank_option options[NUM_OPTIONS] = {
 	[REDECIDE] = { "energy-redecide", "on|off",
 		       "let the job be decided again while it waits, where the site does so", 1, REDECIDE,
 		       _option },
+	[OPEN] = { "energy-open", "on|off",
+		   "let partitions be tried before the named one, among those that may be used", 2, OPEN, _option },
 };
 
 __attribute__((constructor)) static void _follow_release(void)
@@ -161,6 +165,10 @@ static bool _check(option_t which, const char *argument, char *value, char *comp
 		break;
 	case DEADLINE:
 		return _check_deadline(argument, value, complaint, size);
+	case OPEN:
+		if (!argument[0])
+			argument = "on";
+		/* fall through */
 	case TRIALS:
 	case REDECIDE:
 		if (!energy_is_switch(argument)) {

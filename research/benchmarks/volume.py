@@ -26,8 +26,9 @@ from slurm_energy.domain.ids import ClusterName, DecisionId, GpuTypeName, GpuUui
 from slurm_energy.domain.job import EnergyMode, EnergyOptions, GpuDemand, JobRequest
 from slurm_energy.energy_model.facility import Facility
 from slurm_energy.store.decisions import record_decisions
-from slurm_energy.store.energy import finish_reports, record_report
+from slurm_energy.store.energy import record_report, record_reports
 from slurm_energy.store.explain import explain
+from slurm_energy.store.job_rows import Arrival
 from slurm_energy.store.jobs import get_job, upsert_jobs
 from slurm_energy.store.nodes import record_node_sizes
 from slurm_energy.store.reports import report_groups, report_jobs
@@ -354,13 +355,22 @@ def burst(engine: Engine, jobs: int, readers: int) -> None:
         numbers = range(first + begin, first + min(begin + BATCH_LINES, jobs))
 
         def work(session: Session, numbers: range = numbers) -> None:
-            states = [replace(state, job_id=JobId(number), submitted_at_seconds=END_SECONDS) for number in numbers]
+            states = [
+                replace(
+                    state,
+                    job_id=JobId(number),
+                    submitted_at_seconds=END_SECONDS,
+                    started_at_seconds=END_SECONDS + 50.0,
+                    ended_at_seconds=END_SECONDS + 650.0,
+                )
+                for number in numbers
+            ]
             upsert_jobs(session, CLUSTER, states)
-            for number in numbers:
-                key = JobKey(cluster=CLUSTER, job_id=JobId(number), submitted_at_seconds=END_SECONDS, restart_count=0)
-                report = burst_report(number, END_SECONDS + 50.0, END_SECONDS + 650.0, "node000", 2)
-                record_report(session, report, key, finish=False)
-            finish_reports(session, CLUSTER, [JobId(number) for number in numbers])
+            arrival = Arrival(clock_offset_seconds=0.0, received_at_seconds=END_SECONDS + 651.0)
+            reports = [
+                burst_report(number, END_SECONDS + 50.0, END_SECONDS + 650.0, "node000", 2) for number in numbers
+            ]
+            record_reports(session, [(report, arrival) for report in reports])
 
         run_in_transaction(engine, work)
         longest = max(longest, time.perf_counter() - at)

@@ -8,7 +8,7 @@ from random import Random
 import numpy as np
 
 from slurm_energy.policy.jobs import EndedJob, WaitingJob
-from slurm_energy.policy.placement import ClusterView, Placement, PlacementRule, Postponement
+from slurm_energy.policy.placement import ClusterView, Placement, PlacementRule, Postponement, Reroute
 from slurm_energy.twin.adapters.view import TwinView
 from slurm_energy.twin.engine.outcome import Outcome
 from slurm_energy.twin.world import World
@@ -61,6 +61,10 @@ class WatchedRule(PlacementRule):
     def ended(self, job: EndedJob) -> None:
         """Let the rule learn."""
         self._rule.ended(job)
+
+    def rerouted(self, view: ClusterView) -> Mapping[int, Reroute]:
+        """Return the rule's answer."""
+        return self._rule.rerouted(view)
 
     def control(self, view: ClusterView) -> Mapping[int, int]:
         """Return the rule's answer."""

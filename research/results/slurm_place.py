@@ -6,12 +6,14 @@ slower type to which a policy sends a job counts as a slowdown, and so does a lo
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from random import Random
 from typing import NamedTuple
 
 import numpy as np
 
 from research.results.failure_recovery import WatchedRule
+from slurm_energy.config import Config
 from slurm_energy.policy.jobs import EndedJob, WaitingJob
 from slurm_energy.policy.placement import ClusterView, Placement, Postponement
 from slurm_energy.twin.adapters.view import TwinView
@@ -21,8 +23,8 @@ from slurm_energy.twin.engine.outcome import Outcome
 from slurm_energy.twin.engine.places import places_of
 from slurm_energy.twin.world import World
 
-BOUND_PERCENT = 5.0
-"""Slowdown that a site allows; the default of the installed product."""
+BOUND = Config().policy.max_slowdown
+"""Slowdown that a site allows jobs that name none; the default of the installed product."""
 _TOLERANCE_PERCENT = 0.5
 
 
@@ -73,9 +75,12 @@ def _has_room(view: TwinView, run: JobRun, room: Sequence[int], place: int) -> b
 
 
 def slurm_place_figures(rule: SlurmPlaceRule, world: World, jobs: Sequence[Job], outcome: Outcome) -> dict[str, float]:
-    """Return the mean slowdown in per cent, and the share of jobs beyond the bound of 5 % and half a point."""
+    """Return the mean slowdown in per cent, and the share of jobs beyond their bound and half a point.
+
+    That is each job's own one, else the site's, and of clock and GPU type together.
+    """
     places = places_of(world)
-    ratios = []
+    ratios, bounds = [], []
     for job, counted in zip(jobs, outcome.is_counted.tolist(), strict=True):
         run = rule.runs.get(job.job_id)
         if run is None or not counted:
@@ -83,10 +88,11 @@ def slurm_place_figures(rule: SlurmPlaceRule, world: World, jobs: Sequence[Job],
         load = places[run.start.place].device.loads[job.kind]
         alone = job.true_units * load.scaling.seconds(load.seconds_per_unit[-1], run.start.gpus)
         ratios.append(run.seconds / alone)
+        bounds.append(job.max_slowdown if job.max_slowdown < inf else BOUND)
     if not ratios:
         return {}
     found = 100.0 * (np.array(ratios) - 1.0)
     return {
         "slurm_place_slowdown_percent": float(found.mean()),
-        "jobs_beyond_bound_percent": 100.0 * float(np.mean(found > BOUND_PERCENT + _TOLERANCE_PERCENT)),
+        "jobs_beyond_bound_percent": 100.0 * float(np.mean(found > 100.0 * np.array(bounds) + _TOLERANCE_PERCENT)),
     }

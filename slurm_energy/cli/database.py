@@ -18,6 +18,7 @@ from slurm_energy.forms import hide_password
 if TYPE_CHECKING:
     from slurm_energy.store.session import Engine
 
+SUMS_TEXT = "jobs in sums by hour"
 DATABASE_OPTION = click.option("--database", metavar="URL", help="Another database than the configured one.")
 
 
@@ -50,8 +51,9 @@ def status(database: str | None, as_json: bool) -> int:
     Exit code 1 when they differ, or when an upgrade was stopped before the sums of all older reports were made.
     """
     from slurm_energy.cli.records import sqlite_path  # noqa: PLC0415  # beside SQL, only when it is needed
+    from slurm_energy.store.rollups import waiting_jobs  # noqa: PLC0415
     from slurm_energy.store.schema import code_revision, database_revision, has_all_sums  # noqa: PLC0415
-    from slurm_energy.store.session import open_engine  # noqa: PLC0415
+    from slurm_energy.store.session import open_engine, store_session  # noqa: PLC0415
 
     url = database or settings().store.url
     path = sqlite_path(url)
@@ -61,12 +63,28 @@ def status(database: str | None, as_json: bool) -> int:
     try:
         found, needed = database_revision(engine), code_revision()
         finished = found == needed and has_all_sums(engine)
+        waiting = 0
+        if found == needed:
+            with store_session(engine, read_only=True) as session:
+                waiting = waiting_jobs(session, ClusterName(settings().cluster.name), time.time())
     finally:
         engine.dispose()
     if as_json:
-        print_json({"url": hide_password(url), "revision": found, "needed": needed, "finished": finished})
+        print_json(
+            {
+                "url": hide_password(url),
+                "revision": found,
+                "needed": needed,
+                "finished": finished,
+                "waiting_jobs": waiting,
+            }
+        )
     else:
         click.echo(f"{hide_password(url)} has revision {found or 'none (empty)'}, this version needs {needed}.")
+        if waiting:
+            click.echo(
+                f"{waiting} ended jobs are not in the sums by hour and day yet: reports read their rows until they are."
+            )
     if finished:
         return 0
     if found == needed:
@@ -102,13 +120,19 @@ def backup(file: Path, database: str | None) -> int:
 @click.option("--vacuum", is_flag=True, help="Also give space back; recording waits, and as much room again is needed.")
 @DATABASE_OPTION
 def optimize(vacuum: bool, database: str | None) -> int:
-    """Let the database count its rows again, so that reports stay quick.
+    """Let the database count its rows again and make the sums by hour and day again, so that reports stay quick.
 
-    The daemon does that once a day by itself.
+    The daemon counts once a day and keeps the sums up by itself; after an upgrade this makes them at once. The daemon
+    may run.
     """
-    from slurm_energy.store.upkeep import optimize as count  # noqa: PLC0415  # SQL only when it is needed
+    from slurm_energy.cli.progress import step_bar  # noqa: PLC0415  # only when it is needed
+    from slurm_energy.store.rollups import rebuild_rollups  # noqa: PLC0415  # SQL only when it is needed
+    from slurm_energy.store.upkeep import optimize as count  # noqa: PLC0415  # the same
 
     with opened(database) as engine:
+        with step_bar(len(SUMS_TEXT)) as tell:
+            jobs = rebuild_rollups(engine, time.time(), lambda done, of: tell(SUMS_TEXT, done, of))
+        click.echo(f"Sums by hour and day have {jobs} jobs.")
         count(engine, give_back_space=vacuum)
     click.echo("Done.")
     return 0
@@ -124,7 +148,7 @@ def export(file: Path, since: float | None, until: float | None, database: str |
 
     For pandas, DuckDB, Spark and the like; what a reading's time is, is that of reports. Nothing is removed.
     """
-    from slurm_energy.cli.parquet import write_parquet  # noqa: PLC0415  # SQL only when it is needed
+    from slurm_energy.store.export import write_parquet  # noqa: PLC0415  # SQL only when it is needed
 
     cluster = ClusterName(settings().cluster.name)
     with opened(database) as engine:

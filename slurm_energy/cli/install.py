@@ -13,15 +13,16 @@ import click
 
 from slurm_energy.cli.context import settings_path
 from slurm_energy.cli.installing.files import FileChange, file_change, write
-from slurm_energy.cli.installing.packaged import PACKAGE_PLUGINS, is_packaged
 from slurm_energy.cli.installing.plan import Installation
 from slurm_energy.cli.installing.plugin_check import built_plugins
 from slurm_energy.cli.installing.roles import (
     NODE_UNITS,
+    PACKAGE_PLUGINS,
     ROLES,
     SCHEDULERS,
     SETTINGS_PATH,
     InstallOptions,
+    is_packaged,
     with_site_facts,
 )
 from slurm_energy.cli.site import detected_roles, read_slurm_conf, run_command, slurm_conf_path, under

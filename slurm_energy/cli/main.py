@@ -62,7 +62,7 @@ NOUNS: dict[str, Noun] = {
     "status": Noun("status", "status", "Show whether the daemon answers, its state and its counters."),
     "train": Noun("train", "train", "Train a graph network to schedule on a simulated cluster."),
     "uninstall": Noun("uninstall", "uninstall", "Remove what install wrote, after showing what would change."),
-    "metrics": Noun("metrics", "metrics", "Show the daemon's metrics, print dashboard and alert rules."),
+    "metrics": Noun("status", "metrics", "Show the daemon's metrics, print dashboard and alert rules."),
     "summary": Noun(
         "report",
         "summary",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from slurm_energy.cli.daemon_line import asked
 from slurm_energy.cli.site import controller_hosts, is_this_host, read_slurm_conf, slurm_conf_path
 from slurm_energy.config import Config, StoreConfig
+from slurm_energy.domain.bounds_report import OpenReport, SlowdownReport
 from slurm_energy.domain.ids import ClusterName, JobId
 from slurm_energy.domain.report import DecisionRecord, EnergyReport, ExplainRecord, decode_record, report_kind
 from slurm_energy.errors import DaemonUnavailable, SlurmEnergyError, StoreError, WireError
@@ -20,6 +21,7 @@ from slurm_energy.wire.codec import Message
 
 if TYPE_CHECKING:
     from slurm_energy.store.session import Session
+    from slurm_energy.store.summaries import JobFilter
 
 QUERY_SECONDS = 35.0
 """A little over what the daemon gives its database."""
@@ -81,20 +83,8 @@ def energy_report(config: Config, subject: str, where: Filter, database: str | N
     def read(session: "Session") -> EnergyReport:
         from slurm_energy.energy_model.facility import site_facility  # noqa: PLC0415  # beside SQL
         from slurm_energy.store.reports import report_groups, report_jobs  # noqa: PLC0415  # SQL
-        from slurm_energy.store.summaries import JobFilter  # noqa: PLC0415  # SQL
 
-        chosen = JobFilter(
-            cluster=ClusterName(config.cluster.name),
-            job_id=None if where.job_id is None else JobId(where.job_id),
-            user_name=where.user_name,
-            account=where.account,
-            qos=where.qos,
-            name=where.name,
-            partition=where.partition,
-            node=where.node,
-            since_seconds=where.since_seconds,
-            until_seconds=where.until_seconds,
-        )
+        chosen = _job_filter(config, where)
         kind, facility = report_kind(subject.removeprefix("report-")), site_facility(config.facility)
         if kind == "job":
             return report_jobs(session, chosen, facility=facility)
@@ -108,6 +98,53 @@ def energy_report(config: Config, subject: str, where: Filter, database: str | N
         )
 
     return _asked_or_read(config, EnergyReport, where.fields(subject), database, read)
+
+
+def _job_filter(config: Config, where: Filter) -> "JobFilter":
+    from slurm_energy.store.summaries import JobFilter  # noqa: PLC0415  # SQL
+
+    return JobFilter(
+        cluster=ClusterName(config.cluster.name),
+        job_id=None if where.job_id is None else JobId(where.job_id),
+        user_name=where.user_name,
+        account=where.account,
+        qos=where.qos,
+        name=where.name,
+        partition=where.partition,
+        node=where.node,
+        since_seconds=where.since_seconds,
+        until_seconds=where.until_seconds,
+    )
+
+
+def slowdown_report(config: Config, where: Filter, database: str | None) -> SlowdownReport:
+    """Return how much longer jobs ran than where Slurm would have started them.
+
+    Raises:
+        SlurmEnergyError: neither daemon nor database answer, or the daemon refuses.
+    """
+
+    def read(session: "Session") -> SlowdownReport:
+        from slurm_energy.store.bounds import report_slowdown  # noqa: PLC0415  # SQL
+
+        return report_slowdown(session, _job_filter(config, where))
+
+    return _asked_or_read(config, SlowdownReport, where.fields("report-slowdown"), database, read)
+
+
+def open_report(config: Config, where: Filter, database: str | None) -> OpenReport:
+    """Return what jobs that named a partition left unused.
+
+    Raises:
+        SlurmEnergyError: neither daemon nor database answer, or the daemon refuses.
+    """
+
+    def read(session: "Session") -> OpenReport:
+        from slurm_energy.store.bounds import report_open  # noqa: PLC0415  # SQL
+
+        return report_open(session, _job_filter(config, where))
+
+    return _asked_or_read(config, OpenReport, where.fields("report-open"), database, read)
 
 
 def explanation(config: Config, job_id: int, database: str | None) -> ExplainRecord:

@@ -60,13 +60,14 @@ answer is unclear ("Socket timed out"), it advises to look with `squeue --me` an
 | `--energy-quiet` | print no line |
 | `--energy-trials=on\|off` | let lower clocks be tried for a minute each while the job runs, or not |
 | `--energy-redecide=off` | keep what was decided at submission, however long the job waits |
+| `--energy-open` | the named partition is a [preference](../how-to/open-partitions.md); `=off`: it is a condition |
 | `--energy-dry-run` | show what would be decided and submit nothing (this wrapper only) |
 
 All but the last are options of `sbatch`, `srun` and `salloc` themselves where the site's SPANK plugin is loaded, also
 in `#SBATCH` lines. Where it is not loaded, the wrapper leaves `--energy=balanced`, `--energy=saver`, `--energy-gpus`,
-`--energy-quiet` and `--energy-trials=on` out and says so; a limit that could not be kept (`off`, `observe`, a slowdown,
-a deadline, `--energy-trials=off`, `--energy-redecide=off`) is never dropped: then nothing is submitted, unless the
-cluster has no energy plugin at all.
+`--energy-open`, `--energy-quiet` and `--energy-trials=on` out and says so; a limit that could not be kept (`off`,
+`observe`, a slowdown, a deadline, `--energy-trials=off`, `--energy-redecide=off`, `--energy-open=off`) is never
+dropped: then nothing is submitted, unless the cluster has no energy plugin at all.
 
 Installed under the name `sbatch` in front of Slurm's own on `PATH`, it finds the real one.
 

@@ -12,9 +12,10 @@ from rich.console import Console
 from slurm_energy.cli.calendar import calendar_bounds
 from slurm_energy.cli.context import JSON_OPTION, job_number, moment, optional_job_number, settings
 from slurm_energy.cli.database import DATABASE_OPTION
-from slurm_energy.cli.records import Filter, energy_report, explanation, recent_decisions
+from slurm_energy.cli.records import Filter, energy_report, explanation, open_report, recent_decisions, slowdown_report
 from slurm_energy.domain.report import CalendarStep, EnergyReport, ReportKind
 from slurm_energy.errors import StoreError
+from slurm_energy.reporting.bounds_table import render_open, render_slowdown
 from slurm_energy.reporting.energy_table import render_table
 from slurm_energy.reporting.explanation import render_decisions, render_explain
 from slurm_energy.reporting.machine import render_csv, render_explain_json, render_json
@@ -110,6 +111,48 @@ def jobs(  # each is one option
     """Report each job of a period, the youngest first."""
     where = replace(Filter(since_seconds=since, until_seconds=until), **names)  # type: ignore[arg-type]  # all are names
     return _print(_found("report-job", where, database), as_json=as_json, as_csv=as_csv, as_html=as_html)
+
+
+@report.command(epilog="Example: slurm-energy report slowdown --since 7d --json")
+@_filter_options
+@JSON_OPTION
+@DATABASE_OPTION
+def slowdown(
+    *, since: float | None, until: float | None, as_json: bool, database: str | None, **names: str | None
+) -> int:
+    """Report by user how much longer completed jobs ran, and the share of them beyond their bound.
+
+    Against where Slurm would have started each job, at the default clock, and each job's own bound: measured where the
+    job tried its clock beside the default one, else predicted, which is said.
+    """
+    found = slowdown_report(settings(), _period(since, until, names), database)
+    if as_json:
+        click.echo(render_json(found))
+    else:
+        render_slowdown(found, terminal())
+    return 0
+
+
+@report.command("open", epilog="Example: slurm-energy report open --since 7d")
+@_filter_options
+@JSON_OPTION
+@DATABASE_OPTION
+def open_partitions(
+    *, since: float | None, until: float | None, as_json: bool, database: str | None, **names: str | None
+) -> int:
+    """Report by user what jobs that named a partition could have saved had they left it open (--energy-open)."""
+    found = open_report(settings(), _period(since, until, names), database)
+    if as_json:
+        click.echo(render_json(found))
+    else:
+        render_open(found, terminal())
+    return 0
+
+
+def _period(since: float | None, until: float | None, names: dict[str, str | None]) -> Filter:
+    if since is not None and until is not None and since >= until:
+        raise click.UsageError("--since is not before --until")
+    return replace(Filter(since_seconds=since, until_seconds=until), **names)  # type: ignore[arg-type]  # all are names
 
 
 def _dimension_command(noun: str, dimension: _Dimension) -> click.Command:

@@ -28,8 +28,9 @@ def retrain(seed: int | None, is_judged: bool, as_json: bool) -> int:
 
     Reads the last 90 days of the database, fits what runs of each name say of clocks, builds the cluster's twin and
     tunes the prices of total-cost on its own jobs. Writes a folder below nightly.directory and notes it in the
-    database. Only one run works at a time, and one that was stopped is resumed by the next. When anything fails the
-    exit code is 1 with the reason, and the live policy stays. See `slurm-energy policy list`.
+    database; where neither prices nor clocks are better than the live policy's, it says so and makes none. Only one run
+    works at a time, and one that was stopped is resumed by the next. When anything fails the exit code is 1 with the
+    reason, and the live policy stays. See `slurm-energy policy list`.
     """
     missing = [name for name in ("z3", "sklearn") if is_judged and find_spec(name) is None]
     if missing:
@@ -60,6 +61,14 @@ def retrain(seed: int | None, is_judged: bool, as_json: bool) -> int:
         except SlurmEnergyError as error:
             report(f"old folders are not packed away: {error}")
     candidate = made.candidate
+    if candidate is None:
+        if as_json:
+            print_json({"candidate": None, "notes": list(made.notes)})
+        else:
+            click.echo("no candidate: nothing would be gained by one, the live policy stays")
+            for note in made.notes:
+                click.echo(f"  {note}")
+        return 0
     if as_json:
         print_json(
             {

@@ -16,7 +16,6 @@ from slurm_energy.cli.install import (
     takes_several_hooks,
 )
 from slurm_energy.cli.installing.files import FileChange, file_change, remove_empty_folder
-from slurm_energy.cli.installing.packaged import is_packaged, unit_of_package
 from slurm_energy.cli.installing.plan import Installation
 from slurm_energy.cli.installing.roles import (
     CONFIG_DIRECTORY,
@@ -25,6 +24,8 @@ from slurm_energy.cli.installing.roles import (
     SETTINGS_PATH,
     UNIT_DIRECTORY,
     InstallOptions,
+    is_packaged,
+    unit_of_package,
 )
 from slurm_energy.cli.installing.slurm_conf import keeps_alloc
 from slurm_energy.cli.site import run_command, under

@@ -102,6 +102,7 @@ class Decider:
             work,
             known.history.clocks_of(request.user_id, request.name, request.script),
             known.history.scaling_of(request.user_id, request.name, request.script),
+            known.history.site_clocks,
         )
         if complaints:
             decision = replace(decision, notes=(*decision.notes, *complaints))
@@ -203,6 +204,7 @@ def job_request(job: SubmittedFields, now_seconds: float, user_name: str | None 
             deadline_seconds=_deadline(job, now_seconds, complaints),
             quiet=job.quiet,
             trials=job.trials,
+            open=job.open,
             gpu_counts=job.gpu_counts,
         ),
         submitted_at_seconds=now_seconds,

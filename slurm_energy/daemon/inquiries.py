@@ -100,6 +100,7 @@ class Inquiries:
             "snapshot_jobs": None if state.snapshot is None else len(state.snapshot.jobs),
             "snapshot_nodes": None if state.snapshot is None else len(state.snapshot.nodes),
             "reader_note": state.reader_note or None,
+            "mean_slowdown": _mean_slowdown(state),
             "redecide": state.config.routing.redecide,
             "redecide_note": state.redecide_note or None,
             "tracked_jobs": len(state.tracked.jobs),
@@ -109,3 +110,19 @@ class Inquiries:
             "journal_dropped": state.journal.dropped,
             "counters": dict(state.counters),
         }
+
+
+def _mean_slowdown(state: DaemonState) -> dict[str, float | int | None] | None:
+    """Return how clocks keep a bound that is held in the mean; None where each job keeps it or nothing is known."""
+    clocks = state.history.site_clocks
+    if clocks is None:
+        return None
+    bound = state.config.policy.max_slowdown
+    return {
+        "bound_percent": 100.0 * bound,
+        "measured_percent": None if clocks.measured_slowdown is None else round(100.0 * clocks.measured_slowdown, 2),
+        "planned_percent": round(100.0 * clocks.expected_slowdown, 2),
+        "planned_doubt_percent": round(100.0 * clocks.slowdown_doubt, 2),
+        "price_watts": round(clocks.price(bound), 1),
+        "runs": clocks.runs,
+    }

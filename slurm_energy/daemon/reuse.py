@@ -20,6 +20,7 @@ from slurm_energy.domain.script import ScriptFeatures
 from slurm_energy.domain.trials import LearnedClock
 from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.estimation.run_time import RunTime
+from slurm_energy.estimation.site_clocks import SiteClocks
 from slurm_energy.policy.base import Policy
 from slurm_energy.policy.guard import new_decision_id
 from slurm_energy.policy.oracle import OraclePolicy
@@ -113,6 +114,7 @@ class Basis:
     runtime: RunTime | None
     work: WorkEstimate | None
     clocks: Mapping[GpuTypeName, LearnedClock] | None = None
+    site_clocks: SiteClocks | None = None
 
     def is_that_of(self, other: "Basis") -> bool:
         """Return whether the other one rests on the same things."""
@@ -123,9 +125,11 @@ class Basis:
             and self.runtime is other.runtime
             and self.work is other.work
             and self.clocks is other.clocks
+            and self.site_clocks is other.site_clocks
         )
 
 
+_REUSE_KEY = b"\nreuse_milliseconds="
 _Request = tuple[tuple[str, str], ...]
 """The fields of a request but for the job's name."""
 
@@ -135,10 +139,39 @@ class _Kept:
     decided: Decided
     basis: Basis
     request: _Request
+    reply: bytes
+    """What the plugin was answered."""
     until: float
     """Until when it can be given again, by the monotonic clock."""
     known_until: float
     """Until when it is looked for as what the plugin has given again."""
+
+
+class LikeDecision:
+    """A remembered decision as that on a job that differs in its name alone.
+
+    The reply is that of the other job with this one's number, so that slurmctld waits for no more than that.
+    """
+
+    __slots__ = ("_kept", "basis", "decision_id", "milliseconds", "name")
+
+    def __init__(self, kept: _Kept, decision_id: DecisionId, name: str, basis: Basis, milliseconds: int) -> None:
+        self._kept = kept
+        self.decision_id = decision_id
+        self.name = name
+        self.basis = basis
+        self.milliseconds = milliseconds
+        """For how long it holds."""
+
+    def reply(self) -> bytes:
+        """Return the encoded reply."""
+        old, new = str(self._kept.decided.decision.decision_id).encode(), str(self.decision_id).encode()
+        before, _, after = self._kept.reply.replace(old, new).partition(_REUSE_KEY)
+        return b"%b%b%d%b" % (before, _REUSE_KEY, self.milliseconds, after[after.index(b"\n") :])
+
+    def decided(self, now_seconds: float) -> Decided:
+        """Return the decision itself."""
+        return _given_again(self._kept.decided, self.decision_id, now_seconds, self.name)
 
 
 class ReusableDecisions:
@@ -158,10 +191,11 @@ class ReusableDecisions:
         decided: Decided,
         fields: Mapping[str, str],
         basis: Basis,
+        reply: bytes,
         now_monotonic_seconds: float,
         milliseconds: int = REUSE_MILLISECONDS,
     ) -> None:
-        """Remember the decision on a request, and forget those whose time is over."""
+        """Remember the decision on a request and its encoded reply, and forget those whose time is over."""
         while self._kept:
             oldest = next(iter(self._kept))
             if len(self._kept) < MAX_KEPT and self._kept[oldest].known_until > now_monotonic_seconds:
@@ -174,31 +208,32 @@ class ReusableDecisions:
             decided=decided,
             basis=basis,
             request=request,
+            reply=reply,
             until=now_monotonic_seconds + milliseconds / 1000.0,
             known_until=now_monotonic_seconds + KEPT_SECONDS,
         )
         self._last[request] = decision_id
 
-    def for_request(
+    def like(
         self,
         fields: Mapping[str, str],
         basis_of: Callable[[int, str, ScriptFeatures | None], Basis],
-        now_seconds: float,
         now_monotonic_seconds: float,
-    ) -> tuple[Decided, int] | None:
-        """Return a remembered decision as that on another request, and for how many milliseconds it holds.
+    ) -> "LikeDecision | None":
+        """Return a remembered decision that is that on another request too; None: it has to be worked out.
 
-        None: it has to be worked out. `basis_of` returns what the answer to a job of a user, name and script rests on.
+        `basis_of` returns what the answer to a job of a user, name and script rests on.
         """
         last = self._last.get(_without_name(fields))
         kept = None if last is None else self._kept.get(last)
-        if kept is None or kept.until <= now_monotonic_seconds:
+        milliseconds = 0 if kept is None else int(1000.0 * (kept.until - now_monotonic_seconds))
+        if kept is None or milliseconds <= 0:
             return None
         name = job_name(fields)
-        if not kept.basis.is_that_of(basis_of(kept.decided.job.user_id, name, kept.decided.job.script)):
+        basis = basis_of(kept.decided.job.user_id, name, kept.decided.job.script)
+        if not kept.basis.is_that_of(basis):
             return None
-        left = int(1000.0 * (kept.until - now_monotonic_seconds))
-        return _given_again(kept.decided, new_decision_id(), now_seconds, name), left
+        return LikeDecision(kept, new_decision_id(), name, basis, milliseconds)
 
     def again(
         self, base_id: DecisionId, new_id: DecisionId, name: str, now_seconds: float, now_monotonic_seconds: float

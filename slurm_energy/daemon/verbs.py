@@ -16,7 +16,7 @@ from slurm_energy.daemon.ipc.children import ChildProcess
 from slurm_energy.daemon.ipc.frames import DoorCounts, PeerReply, PeerRequest, reply_parts
 from slurm_energy.daemon.policy.candidates import Serving, with_clocks
 from slurm_energy.daemon.recorder.entries import decision_line
-from slurm_energy.daemon.reuse import REUSE_MILLISECONDS, Basis, is_reusable
+from slurm_energy.daemon.reuse import REUSE_MILLISECONDS, Basis, LikeDecision, is_reusable
 from slurm_energy.daemon.state import DaemonState
 from slurm_energy.daemon.uncarried import NONE_SUBMITTED
 from slurm_energy.domain.ids import DecisionId, parse_decision_id, parse_job_id
@@ -111,32 +111,45 @@ class LocalVerbs:
     def _decide(self, message: Message) -> Answer:
         """Return the decision on a job that is being submitted."""
         state, received, fields = self._state, Received(), message.fields
-        like = state.reusable.for_request(fields, self._basis, time.time(), time.monotonic())
+        is_followed = state.config.routing.redecide != "off" or fields.get("client") == LUA_CLIENT
+        like = None if is_followed else state.reusable.like(fields, self._basis, time.monotonic())
         if like is not None:
-            decided, milliseconds = like
-            state.counters["decisions as on a like job"] += 1
-        else:
-            decided, known = self._decided(parse_submitted_job(fields))
-            serving = self._serving(decided.job.user_id)
-            state.candidates.note_time(serving, received.cpu_milliseconds(), state.config.nightly.late_milliseconds)
-            policy = self._decider_of(serving).policy
-            milliseconds = REUSE_MILLISECONDS if is_reusable(decided, fields, known, policy, state.config) else 0
+            return self._as_like(like, received, fields)
+        decided, known = self._decided(parse_submitted_job(fields))
+        serving = self._serving(decided.job.user_id)
+        state.candidates.note_time(serving, received.cpu_milliseconds(), state.config.nightly.late_milliseconds)
+        policy = self._decider_of(serving).policy
+        milliseconds = REUSE_MILLISECONDS if is_reusable(decided, fields, known, policy, state.config) else 0
         decided = self._tracked(decided, fields)
         if fields.get("client") == LUA_CLIENT:
             state.uncarried.keep(decided.decision.decision_id, decided.entry)
-        if milliseconds:
-            basis = self._basis(decided.job.user_id, decided.job.name, decided.job.script)
-            state.reusable.keep(decided, fields, basis, time.monotonic(), milliseconds)
         # A candidate may have learned clocks of names of its own.
         has_candidate = self._serving(decided.job.user_id).candidate is not None
-        reply = decision_reply(
-            decided.decision,
-            decided.entry,
-            explained=is_explained(fields),
-            reuse_milliseconds=milliseconds,
-            reuse_names=None if has_candidate else state.names_with_runs.for_reply(decided.job),
+        reply = encode(
+            decision_reply(
+                decided.decision,
+                decided.entry,
+                explained=is_explained(fields),
+                reuse_milliseconds=milliseconds,
+                reuse_names=None if has_candidate else state.names_with_runs.for_reply(decided.job),
+            )
         )
-        return Answer(reply, self._given(decided, received, fields))
+        if milliseconds:
+            basis = self._basis(decided.job.user_id, decided.job.name, decided.job.script)
+            state.reusable.keep(decided, fields, basis, reply, time.monotonic(), milliseconds)
+        return Answer([reply], self._given(decided, received, fields))
+
+    def _as_like(self, like: LikeDecision, received: Received, fields: Mapping[str, str]) -> Answer:
+        """Return the decision on a like job as that of this one, which is recorded once it is on its way."""
+        now, reply, milliseconds = time.time(), like.reply(), received.cpu_milliseconds()
+
+        def afterwards() -> None:
+            self._state.counters["decisions as on a like job"] += 1
+            decided = like.decided(now)
+            self._state.reusable.keep(decided, fields, like.basis, reply, time.monotonic(), like.milliseconds)
+            self._given(decided, received, fields, milliseconds=milliseconds)()
+
+        return Answer([reply], afterwards)
 
     def _reused(self, message: Message) -> Answer:
         """Record a decision that the plugin has given again; the job has it already, and no reply is waited for."""
@@ -184,19 +197,24 @@ class LocalVerbs:
         return Message("ok", {} if entry is None else {"entry": entry.encode()})
 
     def _given(
-        self, decided: Decided, received: Received, fields: Mapping[str, str], reused_from: DecisionId | None = None
+        self,
+        decided: Decided,
+        received: Received,
+        fields: Mapping[str, str],
+        reused_from: DecisionId | None = None,
+        milliseconds: float | None = None,
     ) -> Callable[[], None]:
         """Claim what a job will ask for; return what records its decision."""
         self._state.claims.add(decided.decision, decided.job, self._state.snapshot)
         self._state.job_ends.decided(decided.decision, decided.job)
 
         serving = self._serving(decided.job.user_id)
-        milliseconds = received.cpu_milliseconds()
+        worked = received.cpu_milliseconds() if milliseconds is None else milliseconds
 
         def afterwards() -> None:
             took = time.perf_counter() - received.at
             self._state.counters["decisions"] += 1
-            assignment = self._assignment(serving, decided, milliseconds, fields, is_new=reused_from is None)
+            assignment = self._assignment(serving, decided, worked, fields, is_new=reused_from is None)
             self._state.decision_counts.decided(decided.decision.mode, decided.decision.reasons, took)
             self._state.journal.append(lambda: decision_line(decided.decision, decided.job, assignment))
             logger.info(
@@ -310,6 +328,7 @@ class LocalVerbs:
             runtime=runtime,
             work=work,
             clocks=history.clocks_of(user_id, name, script),
+            site_clocks=history.site_clocks,
         )
 
     def _user(self, user_id: int) -> KnownUser:
@@ -339,8 +358,7 @@ class DoorLink:
         try:
             message = decode(request, MAX_DECIDE_BYTES)
             answered = self._verbs.for_slurm(message, peer)
-            assert isinstance(answered.reply, Message)
-            reply = encode(answered.reply)
+            reply = encode(answered.reply) if isinstance(answered.reply, Message) else b"".join(answered.reply)
         except Exception as error:  # noqa: BLE001  # the request loop: one bad request never ends the daemon
             return encode(self._error_reply(error, f"uid {peer.user_id}")), None
         return reply, answered.afterwards

@@ -139,6 +139,36 @@ class OptionCost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OpenOffer:
+    """What a job that is tied to the partition that its user named could have had in another one that he may use."""
+
+    partition: PartitionName
+    energy_change: float
+    """Ratio: -0.2 is 20 % fewer joules for the same work than in the named one."""
+    source: str
+    """Who says so, such as `runs of this name`."""
+    joules: float | None = None
+    """That in J for the whole job; None where its power or its length is not known."""
+    named_has_room: bool = True
+    """Whether it could start now in the named one, as far as the picture of the cluster tells; in the other it can."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowdownBasis:
+    """What the slowdown of a job is held against: where Slurm would have started it, at the default clock."""
+
+    bound: float
+    """The job's own one, as a ratio: of the clock."""
+    type_bound: float | None = None
+    """Of the GPU type; None: `bound` is of type and clock together."""
+    type_slowdowns: Mapping[GpuTypeName, float] = field(default_factory=dict)
+    """How much longer it was expected to take, in the mean, on each GPU type on which it could land, at default clocks;
+    a type that cannot be compared is left out."""
+    by_runs: bool = False
+    """Whether runs of the job's name say so, and not tables."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerDetails:
     """What a policy tells of an answer, for people and for programs; empty for one that weighs nothing."""
 
@@ -195,6 +225,12 @@ class EnergyDecision:
     """What the policy said of its answer, bounded and checked."""
     estimate: RuntimeEstimate | None = None
     snapshot_age_seconds: float | None = None
+    opens: bool = False
+    """Whether the partition that the user named is a preference: the answer may then name others."""
+    offer: OpenOffer | None = None
+    """What it costs that it is none."""
+    slowdown: SlowdownBasis | None = None
+    """What this job's slowdown is to be held against; None where no policy was asked."""
     message: str = ""
     """One line for the person who submitted, with figures: said once the job is accepted."""
     message_in_place: str = ""

@@ -37,6 +37,8 @@ class EnergyOptions:
     quiet: bool = False
     trials: bool | None = None
     """Whether lower clocks may be tried while the job runs."""
+    open: bool | None = None
+    """Whether a partition that the user named is a preference among those that he may use, and no condition."""
     gpu_counts: tuple[int, ...] = ()
     """Numbers of GPUs that the job may run with, ascending; empty where it names one alone."""
 

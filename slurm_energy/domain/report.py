@@ -37,7 +37,7 @@ REASON_SENTENCES: Mapping[Reason, str] = {
     Reason.PARTITION_NOT_ALLOWED: "A partition was left out: this user, account, QOS or request may not run there.",
     Reason.NO_IDLE_PARTITION: "No partition has room now; the job waits where Slurm puts it.",
     Reason.NO_GPU: "The job asks for no GPU: there is no clock to choose.",
-    Reason.UNKNOWN_GPU_TYPE: "A GPU type is not in the catalogue: its clock stays at the default.",
+    Reason.UNKNOWN_GPU_TYPE: "Energy at lower clocks is not known for a GPU type: its clock stays at the default.",
     Reason.STALE_SNAPSHOT: "The picture of the cluster was too old to decide on.",
     Reason.NO_SNAPSHOT: "There was no picture of the cluster yet.",
     Reason.POLICY_ERROR: "The policy failed; the baseline decided, or the job went through unchanged.",

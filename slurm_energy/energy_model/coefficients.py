@@ -1,6 +1,7 @@
 """Fitted coefficients that ship with the package: one JSON file for each part, with source and fit error.
 
-The files are written by `slurm-energy calibrate`; reading them takes the standard library alone.
+What a host draws beside its GPUs is the smallest part and stands here. The files are written
+by `slurm-energy calibrate`; reading them takes the standard library alone.
 """
 
 import json
@@ -52,3 +53,22 @@ def coefficients(part: str) -> Mapping[str, Any]:
 def errors_of(document: Mapping[str, Any]) -> tuple[FitError, ...]:
     """Return the errors that a document of coefficients states."""
     return tuple(FitError(**entry) for entry in document["fit_errors"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostShare:
+    """What an 8-GPU server draws beside its GPUs: constant + (per_gpu_watt - 1) of the GPUs' power.
+
+    Fitted to percentiles of servers and GPUs of the same rank: no joint samples exist.
+    """
+
+    constant_watts: float
+    """CPUs, memory, network, fans of a server whose GPUs draw nothing."""
+    per_gpu_watt: float
+    """Server power for each W of GPU power; what is above 1 is fans and supply losses."""
+
+
+@cache
+def host_share() -> HostShare:
+    """Return the host's share of an 8-GPU A100 server."""
+    return HostShare(**coefficients("host")["host_share"])

@@ -23,6 +23,8 @@ MAX_DISTANCE = 12.0
 """Of one answer from a form, squared, in errors: one wrong answer does not rule out all that the others say."""
 _SHARES = tuple(0.1 * number for number in range(11))
 _BEGINS = tuple(0.025 * number for number in range(21))
+FORMS = tuple((share, begin) for share in _SHARES for begin in _BEGINS)
+"""Share of what the clock alone would cost, and slowdown of the clock alone at which it begins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,13 +86,12 @@ class ResponseForms:
         """Return the forms as likely as answers leave them; before any, each is as likely as the next."""
         known = [(one.worst, one.answer.slowdown, hypot(one.answer.error, MISFIT)) for one in windows]
         weighed = []
-        for share in _SHARES:
-            for begin in _BEGINS:
-                distance = sum(
-                    min(((slowdown - share * max(worst - begin, 0.0)) / error) ** 2, MAX_DISTANCE)
-                    for worst, slowdown, error in known
-                )
-                weighed.append((share, begin, exp(-0.5 * distance)))
+        for share, begin in FORMS:
+            distance = sum(
+                min(((slowdown - share * max(worst - begin, 0.0)) / error) ** 2, MAX_DISTANCE)
+                for worst, slowdown, error in known
+            )
+            weighed.append((share, begin, exp(-0.5 * distance)))
         total = sum(weight for _, _, weight in weighed)
         return cls(forms=tuple((share, begin, weight / total) for share, begin, weight in weighed))
 

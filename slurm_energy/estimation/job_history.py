@@ -22,6 +22,7 @@ from slurm_energy.energy_model.relative_speed import RelativeCost
 from slurm_energy.estimation.gpu_scaling import on_usual_count, scaling_of_runs, seconds_by_gpus
 from slurm_energy.estimation.job_groups import NamedRun, alike_groups, job_group
 from slurm_energy.estimation.run_time import NAME, RUNS_PER_NAME, EndedRun, RunTime, RunTimeModel, run_times
+from slurm_energy.estimation.site_clocks import SiteClocks
 from slurm_energy.resources import install_command
 
 if TYPE_CHECKING:  # numpy is no part of the base
@@ -92,6 +93,8 @@ class JobHistory:
     """What trials in their runs measured, by GPU type."""
     scaling: Mapping[NameOf, GpuScaling] = field(default_factory=dict)
     """How their work scales with the number of GPUs."""
+    site_clocks: SiteClocks | None = None
+    """What decides clocks where the site's bound is held in the mean."""
 
     def scaling_of(self, user_id: int | str, name: str, script: ScriptFeatures | None) -> GpuScaling | None:
         """Return how a job's work scales: from runs of its script's group, else of its name alone."""
@@ -150,10 +153,10 @@ def timed_names(
     ordered = sorted(samples, key=lambda sample: sample.ended_at_seconds)
     groups: dict[tuple[int, str], list[EndedRun]] = {}
     for sample in ordered:
-        run = _ended_run(sample)
+        run = ended_run(sample)
         if run.is_sound and run.name:
             groups.setdefault((sample.user_id, run.name), []).append(run)
-    known = run_times(_ended_run(sample) for sample in ordered[-MAX_COUNTED_RUNS:]).model() if model is None else model
+    known = run_times(ended_run(sample) for sample in ordered[-MAX_COUNTED_RUNS:]).model() if model is None else model
     found = [
         (
             runs[-1].ended_at_seconds,
@@ -172,7 +175,8 @@ def timed_names(
     return table, known
 
 
-def _ended_run(sample: FinishedRun) -> EndedRun:
+def ended_run(sample: FinishedRun) -> EndedRun:
+    """Return a run as estimates take it: under its group's name, at the default clock."""
     return EndedRun(
         user=sample.user_id,
         name=job_group(sample.name, sample.script_key),
@@ -213,7 +217,7 @@ def scaled_names(
     """
     groups: dict[tuple[int, str], list[EndedRun]] = {}
     for sample in samples:
-        run = _ended_run(sample)
+        run = ended_run(sample)
         if run.is_sound and run.name:
             groups.setdefault((sample.user_id, run.name), []).append(run)
     found: list[tuple[int | str, str, GpuScaling]] = []

@@ -77,6 +77,14 @@ class SiteRuns:
             self._failures.setdefault(name, []).append(measurement)
         self._correct_work(name)
 
+    def measured_runs(self) -> list[MeasuredRun]:
+        """Return the measured runs that are kept."""
+        return [run for kept in self._measured.values() for run in kept]
+
+    def timed_runs(self) -> list[EndedRun]:
+        """Return the ended runs that are kept."""
+        return [run for kept in self._times.names.values() for run in kept]
+
     def look(self, now_seconds: float) -> JobHistory:
         """Return what is known, all runs looked at together at most once an hour."""
         pause = _LOOKED_SECONDS if self._new > _NEW_SHARE * self._known else _MAX_LOOKED_SECONDS
@@ -95,7 +103,7 @@ class SiteRuns:
         self._runtimes |= {(user, NEVER_RAN): habits for user, habits in model.users.items()}
         if model.site is not None:
             self._runtimes[ANY_USER, NEVER_RAN] = model.site
-        runs = [run for kept in self._measured.values() for run in kept]
+        runs = self.measured_runs()
         failures = [one for several in self._failures.values() for one in several]
         table, self._fit = named_work(runs, failures, self._scripts)
         self._work = {(user, name): estimate for user, name, estimate in table}

@@ -40,6 +40,10 @@ SETTINGS = {
     "assumed": "1 lets GPU types without any clock curve take the A100's in proportion (default 0)",
     "checkpoint": "folder of the learned policy, for gnn",
     "open": "1 lets jobs that name no partition be sent to any (default 0)",
+    "open_default": "1 makes a named partition a preference among those that the user may use, with open=1 (default 0)",
+    "redecide": "seconds between two decisions on each waiting job, 1 to 86400 (default: none after submission)",
+    "gpu_count": "on lets jobs that name several numbers of GPUs be given one of them, off does not (default: the "
+    "configuration's)",
     "learn": "0 keeps runs of a job's name from saying how its work compares between GPU types (default 1)",
     "trials": "on lets clocks be tried while jobs run, off does not (default: the configuration's)",
 }
@@ -116,17 +120,22 @@ def _served(text: str) -> PlacementRule:
     return served_policy(text, config)
 
 
-def _configured(config: Config, name: str, key: str, value: str) -> Config:
+def _configured(config: Config, name: str, key: str, value: str) -> Config:  # one for each setting
     """Return the configuration with one of `SETTINGS`."""
     if key == "checkpoint":
         return replace(config, policy=replace(config.policy, checkpoint=value))
-    if key == "trials" and value in {"on", "off"}:
-        tries: Literal["on", "off"] = "on" if value == "on" else "off"
-        return replace(config, policy=replace(config.policy, clock_trials=tries))
+    if key in {"trials", "gpu_count"} and value in {"on", "off"}:
+        said: Literal["on", "off"] = "on" if value == "on" else "off"
+        changes: Any = {"clock_trials": said} if key == "trials" else {"gpu_count": said}
+        return replace(config, policy=replace(config.policy, **changes))
     try:
         number = float(value)
     except ValueError:
         raise ConfigError(f"setting {key}={value[:64]!r} of {SERVED}{name} is not a number") from None
+    if key == "redecide" and 1.0 <= number <= 86_400.0:
+        return replace(config, routing=replace(config.routing, redecide="on", redecide_seconds=number))
+    if key == "open_default" and number in (0.0, 1.0):
+        return replace(config, routing=replace(config.routing, open_by_default=bool(number)))
     if key == "open" and number in (0.0, 1.0):
         # In the twin a job is only ever allowed where its devices' memory suffices.
         return replace(config, routing=replace(config.routing, open=bool(number), less_gpu_memory=bool(number)))

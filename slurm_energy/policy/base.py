@@ -12,6 +12,7 @@ from slurm_energy.domain.job import JobRequest
 from slurm_energy.domain.trials import LearnedClock
 from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.energy_model.catalog import BoardLimits
+from slurm_energy.energy_model.operating_point import ClockTable
 from slurm_energy.policy.jobs import EndedJob
 from slurm_energy.policy.site.clock_terms import EACH_JOB, ClockTerms
 from slurm_energy.policy.site.comparison import Candidate, TypeComparison
@@ -47,6 +48,11 @@ class Case:
     """Bound on the ratio for this job, from its options and the site."""
     clock_terms: ClockTerms = EACH_JOB
     """Whose slowdown that bound is held against, and what a clock must save for its time."""
+    site_tables: Mapping[GpuTypeName, ClockTable] = field(default_factory=dict)
+    """What clocks do to the job by the site's own runs, where its bound is held in the mean; each begins with the clock
+    that is best for the site."""
+    limit_room: float = -1.0
+    """By what ratio the site's runs may grow before too many more reach their limits; below 0: not known."""
     max_type_slowdown: float | None = None
     """Bound of the GPU type against where Slurm would start the job; None: `max_slowdown` is of type and clock."""
 
@@ -66,7 +72,7 @@ class Case:
     @property
     def comparison(self) -> TypeComparison:
         """What GPU types are compared by for this job."""
-        return TypeComparison(limits=self.board_limits, work=self.work, terms=self.clock_terms)
+        return TypeComparison(limits=self.board_limits, work=self.work, terms=self.clock_terms, clocks=self.site_tables)
 
     @property
     def type_bound(self) -> TypeBound:

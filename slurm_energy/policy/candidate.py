@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shutil
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import isfinite
@@ -42,6 +43,8 @@ ESTIMATES_FILE = "estimates.json"
 CURVES_FILE = "curves.json"
 NETWORK_FOLDER = "network"
 MAX_FILE_BYTES = 64 * 1024 * 1024
+_MAX_FILES = 100
+"""In a candidate's folder."""
 _DAMAGED = (
     ConfigError,
     ValueRangeError,
@@ -174,6 +177,7 @@ def read_candidate(folder: Path) -> CandidatePolicy:
     Raises:
         CandidateError: a file is missing, damaged, another than its document says, or of another version.
     """
+    _check_regular(folder)
     try:
         document = read_toml(folder / DOCUMENT_FILE, "candidate", if_missing="name the folder of a candidate")
         if document.get("format") != FORMAT_VERSION:
@@ -200,6 +204,21 @@ def read_candidate(folder: Path) -> CandidatePolicy:
     except _DAMAGED as error:
         raise CandidateError(f"candidate {folder} cannot be read: {error}") from error
     return found
+
+
+def _check_regular(folder: Path) -> None:
+    """Refuse a folder with a pipe, a device or a link in it: reading one may never end.
+
+    Raises:
+        CandidateError: there is one, or the folder cannot be read.
+    """
+    try:
+        for number, path in enumerate(folder.rglob("*")):
+            mode = path.lstat().st_mode
+            if number >= _MAX_FILES or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                raise CandidateError(f"{folder} holds {path.name}, which is no file of a candidate")
+    except OSError as error:
+        raise CandidateError(f"{folder} cannot be read: {error.strerror or error}") from error
 
 
 def write_candidate(candidate: CandidatePolicy, folder: Path) -> CandidatePolicy:

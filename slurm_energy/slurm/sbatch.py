@@ -252,6 +252,7 @@ def decide_fields(job: SbatchJob) -> dict[str, str]:
         "energy_quiet": "1" if "energy-quiet" in options else None,
         "energy_trials": options.get("energy-trials"),
         "energy_redecide": options.get("energy-redecide"),
+        "energy_open": (options["energy-open"] or "on") if "energy-open" in options else None,
     }
     return {key: _field(value) for key, value in found.items() if value not in (None, "")}
 

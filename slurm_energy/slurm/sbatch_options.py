@@ -30,6 +30,7 @@ ENERGY_OPTIONS: Final[Mapping[str, Takes]] = {
     "energy-trials": Takes.REQUIRED,
     "energy-gpus": Takes.REQUIRED,
     "energy-redecide": Takes.REQUIRED,
+    "energy-open": Takes.OPTIONAL,
 }
 """Options that the SPANK plugin adds to sbatch."""
 DRY_RUN: Final = "energy-dry-run"

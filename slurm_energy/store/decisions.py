@@ -15,6 +15,7 @@ from slurm_energy.domain.ids import ClusterName, DecisionId, GpuTypeName, JobId,
 from slurm_energy.domain.job import EnergyMode, JobRequest
 from slurm_energy.domain.plain import from_plain, to_plain
 from slurm_energy.domain.report import DecisionRecord, ReasonRecord, reason_sentence
+from slurm_energy.store.rollups import take_out
 from slurm_energy.store.sums import make_sums
 from slurm_energy.store.tables import (
     DecisionChangeRow,
@@ -76,7 +77,9 @@ def record_decisions(
     # A job's reports may be there before its decision.
     ids = [decision.decision_id for decision, _ in new if decision.clocks]
     for begin in range(0, len(ids), _CHUNK):
-        make_sums(session, JobRow.decision_id.in_(ids[begin : begin + _CHUNK]))
+        carry_it = JobRow.decision_id.in_(ids[begin : begin + _CHUNK])
+        take_out(session, carry_it)
+        make_sums(session, carry_it)
     return len(new)
 
 
@@ -102,6 +105,7 @@ def record_change(session: Session, change: DecisionChange) -> bool:
     insert_if_absent(session, DecisionChangeRow, [values])
     session.execute(delete(DecisionClockRow).where(DecisionClockRow.decision_id == change.decision_id))
     insert_if_absent(session, DecisionClockRow, [_clock_values(change.decision_id, choice) for choice in change.clocks])
+    take_out(session, JobRow.decision_id == change.decision_id)
     make_sums(session, JobRow.decision_id == change.decision_id)
     return True
 
@@ -156,6 +160,9 @@ def _decision_values(
         "script_key": None if request.script is None else request.script.key or None,
         "estimate_gpu_type": None if estimate is None else estimate.gpu_type,
         "snapshot_age_seconds": decision.snapshot_age_seconds,
+        "opens": decision.opens,
+        "open_offer": None if decision.offer is None else to_plain(decision.offer),
+        "slowdown": None if decision.slowdown is None else to_plain(decision.slowdown),
         "message": decision.message,
     }
 

@@ -1,5 +1,6 @@
 """Measured energy: reports of nodes, each stored once, a better one in place of a worse."""
 
+import logging
 from collections.abc import Iterable
 from enum import IntEnum, StrEnum
 from typing import Any
@@ -19,11 +20,22 @@ from slurm_energy.domain.energy import (
 from slurm_energy.domain.ids import ClusterName, DecisionId, GpuTypeName, GpuUuid, JobId, NodeName
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.store.clock_trials import trial_of, trial_rows
-from slurm_energy.store.job_rows import Arrival, attempt_row, locked_job
+from slurm_energy.store.job_rows import Arrival, KnownJobs, submit_time_of
 from slurm_energy.store.nodes import attempt_is_over, keep_host_shares
+from slurm_energy.store.rollups import take_out
 from slurm_energy.store.sums import make_sums
-from slurm_energy.store.tables import UUID_LENGTH, GpuEnergyRow, JobRow, NodeEnergyRow
+from slurm_energy.store.tables import (
+    NODE_LENGTH,
+    NOT_ROLLED_UP,
+    UUID_LENGTH,
+    GpuEnergyRow,
+    JobAttemptRow,
+    JobRow,
+    NodeEnergyRow,
+)
 from slurm_energy.store.types import bounded, stored_text
+
+logger = logging.getLogger(__name__)
 
 HOST_NOT_MEASURED = "the node reported no processor energy"
 JOBS_AT_ONCE = 500
@@ -58,7 +70,7 @@ def record_report(
     *,
     submit_time_known: bool = True,
     arrival: Arrival = _UNKNOWN_ARRIVAL,
-    finish: bool = True,
+    known: KnownJobs | None = None,
 ) -> ReportOutcome:
     """Store what a node says of one attempt under `key`; a repeat changes nothing, also when sent at once.
 
@@ -68,23 +80,19 @@ def record_report(
         key: Of the attempt.
         submit_time_known: False while the start stands in for it.
         arrival: What is known of the report beside its text.
-        finish: False leaves its sums to `finish_reports`, which makes those of many at once: most of the work.
+        known: The jobs of its number, with what was reported of them; what is stored stays unfinished then, see
+            `record_reports`.
 
     Raises:
         ValueRangeError: the report names a GPU twice, or another job than the key.
     """
     _check(report, key)
-    job = locked_job(session, key, submit_time_known=submit_time_known)
-    _fill_job(session, job, report, key, arrival.clock_offset_seconds or 0.0)
-    row = session.scalar(
-        select(NodeEnergyRow)
-        .where(
-            NodeEnergyRow.job_row_id == job.row_id,
-            NodeEnergyRow.restart_count == key.restart_count,
-            NodeEnergyRow.node == report.node,
-        )
-        .execution_options(populate_existing=True)
-    )
+    finish, known = known is None, known or KnownJobs.load(session, key.cluster, [key.job_id], with_reports=True)
+    job = known.locked(session, key, submit_time_known=submit_time_known)
+    if job.rollup_hour != NOT_ROLLED_UP:
+        take_out(session, JobRow.row_id == job.row_id)
+    _fill_job(job, known.attempt(session, job, key.restart_count), report, key, arrival.clock_offset_seconds or 0.0)
+    row = known.report_row(job, report)
     if row is None:
         row = NodeEnergyRow(job_row_id=job.row_id, restart_count=key.restart_count, node=report.node)
         _write_node(row, report, arrival)
@@ -92,20 +100,50 @@ def record_report(
         row.cluster = job.cluster
         row.trials = trial_rows(report.trials)
         session.add(row)
-        session.flush()
+        known.reports[job.row_id, key.restart_count, stored_text(report.node, NODE_LENGTH)] = row
         if finish:
+            session.flush()
             make_sums(session, NodeEnergyRow.row_id == row.row_id)
             keep_host_shares(session, NodeEnergyRow.row_id == row.row_id, attempt_is_over())
         return ReportOutcome.STORED
     changed = _improve(row, report, arrival)
-    session.flush()
     if changed and finish:
+        session.flush()
         make_sums(session, NodeEnergyRow.row_id == row.row_id)
     return ReportOutcome.REPLACED if changed else ReportOutcome.UNCHANGED
 
 
-def finish_reports(session: Session, cluster: ClusterName, job_ids: Iterable[JobId]) -> None:
-    """Make the sums and the hosts' shares of reports that `record_report` left unfinished, by the jobs' numbers."""
+def record_reports(session: Session, arrived: Iterable[tuple[NodeReport, Arrival]]) -> None:
+    """Store what nodes say, each report under the job that it belongs to, with few statements for all of them.
+
+    A job that no snapshot has shown yet gets a stand-in until one does.
+
+    Raises:
+        ValueRangeError: a report names a GPU twice; nothing is to be kept then.
+    """
+    by_cluster: dict[ClusterName, list[tuple[NodeReport, Arrival]]] = {}
+    for report, arrival in arrived:
+        by_cluster.setdefault(report.cluster, []).append((report, arrival))
+    for cluster, reports in by_cluster.items():
+        numbers = [report.job_id for report, _ in reports]
+        known = KnownJobs.load(session, cluster, numbers, with_reports=True)
+        for report, arrival in reports:
+            submitted = submit_time_of(session, report, arrival, known)
+            key = JobKey(
+                cluster=cluster,
+                job_id=report.job_id,
+                submitted_at_seconds=submitted.seconds,
+                restart_count=report.restart_count,
+            )
+            outcome = record_report(
+                session, report, key, submit_time_known=submitted.known, arrival=arrival, known=known
+            )
+            logger.debug("report stored job_id=%d node=%s outcome=%s", report.job_id, report.node, outcome)
+        _finish_reports(session, cluster, numbers)
+
+
+def _finish_reports(session: Session, cluster: ClusterName, job_ids: Iterable[JobId]) -> None:
+    """Make the sums and the hosts' shares of reports that were left unfinished, by the jobs' numbers."""
     numbers = sorted(set(job_ids))
     for begin in range(0, len(numbers), JOBS_AT_ONCE):
         jobs = (JobRow.cluster == cluster, JobRow.job_id.in_(numbers[begin : begin + JOBS_AT_ONCE]))
@@ -156,7 +194,7 @@ def _check(report: NodeReport, key: JobKey) -> None:
         raise ValueRangeError(f"report of job {report.job_id} on {report.node[:64]!r} names a GPU twice")
 
 
-def _fill_job(session: Session, job: JobRow, report: NodeReport, key: JobKey, offset_seconds: float) -> None:
+def _fill_job(job: JobRow, attempt: JobAttemptRow, report: NodeReport, key: JobKey, offset_seconds: float) -> None:
     """Add what Slurm has not said of the job; what it says later wins."""
     started, ended = report.started_at_seconds + offset_seconds, report.ended_at_seconds + offset_seconds
     if job.user_id is None:
@@ -167,7 +205,6 @@ def _fill_job(session: Session, job: JobRow, report: NodeReport, key: JobKey, of
         job.restart_count = max(job.restart_count, key.restart_count)
         job.started_at_seconds = _smaller(job.started_at_seconds, started)
         job.ended_at_seconds = max(job.ended_at_seconds or 0.0, ended)
-    attempt = attempt_row(session, job, key.restart_count)
     attempt.partition = attempt.partition or report.partition
     if attempt.state is None:
         attempt.started_at_seconds = _smaller(attempt.started_at_seconds, started)

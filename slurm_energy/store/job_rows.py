@@ -6,8 +6,8 @@ does not send that (older releases, a reboot in between), by its own wall clock,
 by what a job still lacks when the report arrives.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import select
@@ -15,9 +15,10 @@ from sqlalchemy.orm import Session
 
 from slurm_energy.domain.cluster import JobState
 from slurm_energy.domain.energy import JobKey, NodeReport
-from slurm_energy.domain.ids import decision_in_comment, expand_hostlist
+from slurm_energy.domain.ids import ClusterName, JobId, decision_in_comment, expand_hostlist
 from slurm_energy.errors import ValueRangeError
-from slurm_energy.store.tables import JobAttemptRow, JobRow, NodeEnergyRow, insert_if_absent
+from slurm_energy.store.tables import NODE_LENGTH, JobAttemptRow, JobRow, NodeEnergyRow, insert_if_absent
+from slurm_energy.store.types import stored_text
 
 CLOCK_SKEW_SECONDS = 120.0
 """Largest difference between the clocks of a node and of slurmctld that is still taken for the same moment."""
@@ -63,11 +64,6 @@ def locked_job(session: Session, key: JobKey, *, submit_time_known: bool) -> Job
         .with_for_update()
         .execution_options(populate_existing=True)
     ).one()
-
-
-def attempt_row(session: Session, job: JobRow, restart_count: int) -> JobAttemptRow:
-    """Return the row of one attempt of a locked job, made if absent."""
-    return session.get(JobAttemptRow, (job.row_id, restart_count)) or new_attempt(session, job, restart_count)
 
 
 def new_attempt(session: Session, job: JobRow, restart_count: int) -> JobAttemptRow:
@@ -135,49 +131,132 @@ class Arrival:
     received_at_seconds: float | None = None
 
 
+@dataclass(slots=True)
+class KnownJobs:
+    """The rows of some job numbers, locked: which of them a state of Slurm's, or a node's report, belongs to.
+
+    Read at once for many: most of what storing a burst costs is the number of statements.
+    """
+
+    jobs: dict[int, list[JobRow]]
+    """By job number, youngest first."""
+    attempts: dict[tuple[int, int], JobAttemptRow]
+    reports: dict[tuple[int, int, str], NodeEnergyRow] = field(default_factory=dict)
+    """By job row, restart and node, where they were asked for."""
+
+    @classmethod
+    def load(
+        cls, session: Session, cluster: ClusterName, job_ids: Iterable[JobId], *, with_reports: bool = False
+    ) -> "KnownJobs":
+        """Return the jobs of some numbers, with their attempts."""
+        ids = sorted(set(job_ids))
+        query = select(JobRow).where(JobRow.cluster == cluster, JobRow.job_id.in_(ids)).order_by(JobRow.row_id)
+        rows = list(session.scalars(query.with_for_update().execution_options(populate_existing=True)))
+        jobs: dict[int, list[JobRow]] = {}
+        for row in sorted(rows, key=lambda row: -row.submitted_at_seconds):
+            jobs.setdefault(row.job_id, []).append(row)
+        attempts = session.scalars(
+            select(JobAttemptRow)
+            .where(JobAttemptRow.job_row_id.in_([row.row_id for row in rows]))
+            .execution_options(populate_existing=True)
+        )
+        known = cls(jobs, {(attempt.job_row_id, attempt.restart_count): attempt for attempt in attempts})
+        if with_reports:
+            of_jobs = select(NodeEnergyRow).where(NodeEnergyRow.job_row_id.in_([row.row_id for row in rows]))
+            for report in session.scalars(of_jobs.execution_options(populate_existing=True)):
+                known.reports[report.job_row_id, report.restart_count, report.node] = report
+        return known
+
+    def locked(self, session: Session, key: JobKey, *, submit_time_known: bool) -> JobRow:
+        """Return the job's row, made if absent."""
+        for row in self.jobs.get(key.job_id, ()):
+            if row.submitted_at_seconds == key.submitted_at_seconds:
+                return row
+        row = locked_job(session, key, submit_time_known=submit_time_known)
+        self.jobs.setdefault(key.job_id, []).append(row)
+        self.jobs[key.job_id].sort(key=lambda one: -one.submitted_at_seconds)
+        return row
+
+    def report_row(self, row: JobRow, report: NodeReport) -> NodeEnergyRow | None:
+        """Return what is stored of a report, None for nothing."""
+        return self.reports.get((row.row_id, report.restart_count, stored_text(report.node, NODE_LENGTH)))
+
+    def find(self, state: JobState) -> tuple[JobRow, int] | None:
+        """Return the row of the job and the restart count of the attempt.
+
+        Slurm gives a requeued job a new submit time (so that its database keeps both records): such a state
+        belongs to the youngest older job of that number and user, and a job keeps its first submit time here.
+        """
+        rows = self.jobs.get(state.job_id, [])
+        for row in rows:
+            if row.submitted_at_seconds == state.submitted_at_seconds:
+                return row, state.restart_count
+            for (row_id, restart_count), attempt in self.attempts.items():
+                if row_id == row.row_id and attempt.submitted_at_seconds == state.submitted_at_seconds:
+                    return row, max(restart_count, state.restart_count)
+        if state.restart_count > 0:
+            for row in rows:
+                same_user = row.user_id in {None, state.user_id} or state.user_id < 0
+                if same_user and row.submit_time_known and row.submitted_at_seconds < state.submitted_at_seconds:
+                    return row, state.restart_count
+        return None
+
+    def attempt(self, session: Session, row: JobRow, restart_count: int) -> JobAttemptRow:
+        """Return the row of one attempt, made if absent."""
+        key = (row.row_id, restart_count)
+        if key not in self.attempts:
+            self.attempts[key] = new_attempt(session, row, restart_count)
+        return self.attempts[key]
+
+    def with_provisional_twin(self) -> list[int]:
+        """Return the job numbers under which reports wait with a stand-in submit time."""
+        return [number for number, rows in self.jobs.items() if not all(row.submit_time_known for row in rows)]
+
+
 def job_of_report(
-    session: Session, report: NodeReport, arrival: Arrival, *, submit_time_known: bool = False
+    known: KnownJobs, report: NodeReport, arrival: Arrival, *, submit_time_known: bool = False
 ) -> JobRow | None:
     """Return the job that a report belongs to, None when no job of its number can be it.
 
     Args:
-        session: Of the database.
+        known: The jobs of its number, with what was reported of them.
         report: With the times of its node.
         arrival: Of the report.
         submit_time_known: Leave out the stand-ins of jobs that Slurm has not reported.
     """
-    query = select(JobRow).where(JobRow.cluster == report.cluster, JobRow.job_id == report.job_id)
-    if submit_time_known:
-        query = query.where(JobRow.submit_time_known)
-    rows = list(session.scalars(query.order_by(JobRow.submit_time_known.desc(), JobRow.submitted_at_seconds.desc())))
-    return next(_found(session, report, arrival, rows), None)
+    rows = [row for row in known.jobs.get(report.job_id, ()) if row.submit_time_known or not submit_time_known]
+    rows.sort(key=lambda row: (not row.submit_time_known, -row.submitted_at_seconds))
+    return next(_found(known, report, arrival, rows), None)
 
 
-def submit_time_of(session: Session, report: NodeReport, arrival: Arrival) -> SubmitTime:
+def submit_time_of(
+    session: Session, report: NodeReport, arrival: Arrival, known: KnownJobs | None = None
+) -> SubmitTime:
     """Return the submit time of the job that a report belongs to; without one, the start stands in for it."""
-    row = job_of_report(session, report, arrival)
+    known = known or KnownJobs.load(session, report.cluster, [report.job_id], with_reports=True)
+    row = job_of_report(known, report, arrival)
     if row is not None:
         return SubmitTime(seconds=row.submitted_at_seconds, known=row.submit_time_known)
     started = report.started_at_seconds + (arrival.clock_offset_seconds or 0.0)
     return SubmitTime(seconds=round(started, 6), known=False)
 
 
-def _found(session: Session, report: NodeReport, arrival: Arrival, rows: list[JobRow]) -> Iterator[JobRow]:
+def _found(known: KnownJobs, report: NodeReport, arrival: Arrival, rows: list[JobRow]) -> Iterator[JobRow]:
     if report.decision_id is not None:
         yield from (row for row in rows if row.decision_id == report.decision_id)
         rows = [row for row in rows if row.decision_id is None]
     rows = [row for row in rows if None in {row.user_id, report.user_id} or row.user_id == report.user_id]
-    yield from (row for row in rows if _has_this(session, row, report))
+    yield from (row for row in rows if _has_this(known, row, report))
     started = report.started_at_seconds + (arrival.clock_offset_seconds or 0.0)
     yield from (row for row in rows if _ran_then(row, started, report.restart_count))
     received = arrival.received_at_seconds
     if arrival.clock_offset_seconds is None and received is not None:
-        yield from (row for row in rows if _lacks_this(session, row, report, received))
+        yield from (row for row in rows if _lacks_this(known, row, report, received))
 
 
-def _has_this(session: Session, row: JobRow, report: NodeReport) -> bool:
+def _has_this(known: KnownJobs, row: JobRow, report: NodeReport) -> bool:
     """Return whether the report came before: one that was not acknowledged is sent again."""
-    there = _node_row(session, row, report)
+    there = known.report_row(row, report)
     return there is not None and abs(there.started_at_seconds - report.started_at_seconds) < _SAME_MOMENT_SECONDS
 
 
@@ -189,11 +268,11 @@ def _ran_then(row: JobRow, started_at_seconds: float, restart_count: int) -> boo
     return ended is None or ended >= started_at_seconds - CLOCK_SKEW_SECONDS or restart_count > row.restart_count
 
 
-def _lacks_this(session: Session, row: JobRow, report: NodeReport, received_at_seconds: float) -> bool:
+def _lacks_this(known: KnownJobs, row: JobRow, report: NodeReport, received_at_seconds: float) -> bool:
     """Return whether a job has been on the node, for so long, and nothing of it was reported."""
     if not row.submit_time_known or row.submitted_at_seconds > received_at_seconds + CLOCK_SKEW_SECONDS:
         return False
-    attempt = session.get(JobAttemptRow, (row.row_id, report.restart_count))
+    attempt = known.attempts.get((row.row_id, report.restart_count))
     if attempt is None or not _names(attempt.nodes, report.node):
         return False
     if attempt.started_at_seconds is not None and attempt.ended_at_seconds is not None:
@@ -201,18 +280,8 @@ def _lacks_this(session: Session, row: JobRow, report: NodeReport, received_at_s
         is_late = received_at_seconds - attempt.ended_at_seconds > MAX_LATE_SECONDS
         if is_late or report.ended_at_seconds - report.started_at_seconds > longest:
             return False
-    there = _node_row(session, row, report)
+    there = known.report_row(row, report)
     return there is None or not there.gpus
-
-
-def _node_row(session: Session, row: JobRow, report: NodeReport) -> NodeEnergyRow | None:
-    return session.scalar(
-        select(NodeEnergyRow).where(
-            NodeEnergyRow.job_row_id == row.row_id,
-            NodeEnergyRow.restart_count == report.restart_count,
-            NodeEnergyRow.node == report.node,
-        )
-    )
 
 
 def _names(nodes: str | None, node: str) -> bool:

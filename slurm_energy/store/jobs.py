@@ -11,15 +11,23 @@ from slurm_energy.domain.energy import JobKey
 from slurm_energy.domain.ids import ClusterName, JobId, PartitionName
 from slurm_energy.store.energy import arrived_reports, record_report
 from slurm_energy.store.job_rows import (
+    KnownJobs,
     assign_attempt,
     assign_job,
     job_of_report,
-    new_attempt,
     new_job_row,
 )
 from slurm_energy.store.nodes import attempt_is_over, keep_host_shares
+from slurm_energy.store.rollups import take_out
 from slurm_energy.store.sums import make_sums_of_jobs
-from slurm_energy.store.tables import GpuEnergyRow, JobAttemptRow, JobRow, NodeEnergyRow, insert_if_absent
+from slurm_energy.store.tables import (
+    NOT_ROLLED_UP,
+    GpuEnergyRow,
+    JobAttemptRow,
+    JobRow,
+    NodeEnergyRow,
+    insert_if_absent,
+)
 
 _CHUNK = 200
 
@@ -130,7 +138,7 @@ def jobs_lacking_reports(
 
 
 def _upsert_chunk(session: Session, cluster: ClusterName, states: Sequence[JobState]) -> None:
-    known = _KnownJobs.load(session, cluster, states)
+    known = KnownJobs.load(session, cluster, (state.job_id for state in states))
     absent = [state for state in states if known.find(state) is None]
     if absent:
         keys = [
@@ -138,7 +146,10 @@ def _upsert_chunk(session: Session, cluster: ClusterName, states: Sequence[JobSt
             for state in absent
         ]
         insert_if_absent(session, JobRow, [new_job_row(key, submit_time_known=True) for key in keys])
-        known = _KnownJobs.load(session, cluster, states)
+        known = KnownJobs.load(session, cluster, (state.job_id for state in states))
+    rolled_up = [row.row_id for rows in known.jobs.values() for row in rows if row.rollup_hour != NOT_ROLLED_UP]
+    if rolled_up:
+        take_out(session, JobRow.row_id.in_(rolled_up))
     requeued = [
         found[0].row_id
         for state in states
@@ -159,61 +170,6 @@ def _upsert_chunk(session: Session, cluster: ClusterName, states: Sequence[JobSt
     keep_host_shares(session, NodeEnergyRow.job_row_id.in_(row_ids), attempt_is_over())
     for job_id in known.with_provisional_twin():
         adopt_provisional(session, cluster, JobId(job_id))
-
-
-@dataclass(slots=True)
-class _KnownJobs:
-    """The rows of some job numbers, locked, and which of them a state of Slurm's belongs to."""
-
-    jobs: dict[int, list[JobRow]]
-    """By job number, youngest first."""
-    attempts: dict[tuple[int, int], JobAttemptRow]
-
-    @classmethod
-    def load(cls, session: Session, cluster: ClusterName, states: Sequence[JobState]) -> "_KnownJobs":
-        ids = sorted({state.job_id for state in states})
-        query = select(JobRow).where(JobRow.cluster == cluster, JobRow.job_id.in_(ids)).order_by(JobRow.row_id)
-        rows = list(session.scalars(query.with_for_update().execution_options(populate_existing=True)))
-        jobs: dict[int, list[JobRow]] = {}
-        for row in sorted(rows, key=lambda row: -row.submitted_at_seconds):
-            jobs.setdefault(row.job_id, []).append(row)
-        attempts = session.scalars(
-            select(JobAttemptRow)
-            .where(JobAttemptRow.job_row_id.in_([row.row_id for row in rows]))
-            .execution_options(populate_existing=True)
-        )
-        return cls(jobs, {(attempt.job_row_id, attempt.restart_count): attempt for attempt in attempts})
-
-    def find(self, state: JobState) -> tuple[JobRow, int] | None:
-        """Return the row of the job and the restart count of the attempt.
-
-        Slurm gives a requeued job a new submit time (so that its database keeps both records): such a state
-        belongs to the youngest older job of that number and user, and a job keeps its first submit time here.
-        """
-        rows = self.jobs.get(state.job_id, [])
-        for row in rows:
-            if row.submitted_at_seconds == state.submitted_at_seconds:
-                return row, state.restart_count
-            for (row_id, restart_count), attempt in self.attempts.items():
-                if row_id == row.row_id and attempt.submitted_at_seconds == state.submitted_at_seconds:
-                    return row, max(restart_count, state.restart_count)
-        if state.restart_count > 0:
-            for row in rows:
-                same_user = row.user_id in {None, state.user_id} or state.user_id < 0
-                if same_user and row.submit_time_known and row.submitted_at_seconds < state.submitted_at_seconds:
-                    return row, state.restart_count
-        return None
-
-    def attempt(self, session: Session, row: JobRow, restart_count: int) -> JobAttemptRow:
-        """Return the row of one attempt, made if absent."""
-        key = (row.row_id, restart_count)
-        if key not in self.attempts:
-            self.attempts[key] = new_attempt(session, row, restart_count)
-        return self.attempts[key]
-
-    def with_provisional_twin(self) -> list[int]:
-        """Return the job numbers under which reports wait with a stand-in submit time."""
-        return [number for number, rows in self.jobs.items() if not all(row.submit_time_known for row in rows)]
 
 
 def _state(row: JobRow) -> JobState:
@@ -255,7 +211,8 @@ def adopt_provisional(session: Session, cluster: ClusterName, job_id: JobId) -> 
     for stand_in in session.scalars(stand_ins).all():
         left = 0
         for row_id, report, arrival in arrived_reports(session, stand_in):
-            job = job_of_report(session, report, arrival, submit_time_known=True)
+            known = KnownJobs.load(session, cluster, [job_id], with_reports=True)
+            job = job_of_report(known, report, arrival, submit_time_known=True)
             if job is None:
                 left += 1
                 continue

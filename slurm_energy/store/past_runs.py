@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from slurm_energy.domain.decision import Reason
 from slurm_energy.domain.energy import EnergyScope, EnergySource, QualityFlag
 from slurm_energy.domain.ids import ClusterName, GpuTypeName
+from slurm_energy.domain.job import EnergyMode
 from slurm_energy.domain.plain import from_plain
 from slurm_energy.domain.script import ScriptFeatures
 from slurm_energy.domain.work import FailedRuns, MeasuredRun
@@ -49,6 +50,7 @@ _FAILED = ("FAILED", "OUT_OF_MEMORY", "TIMEOUT")
 """States that say something of the type a job ran on; a node that failed, and who cancelled a job, do not."""
 _CUT_OFF = ("TIMEOUT", "CANCELLED", "PREEMPTED", "DEADLINE")
 """States of runs that were ended before their work was."""
+_DECIDING = (EnergyMode.BALANCED.value, EnergyMode.SAVER.value)
 _MIN_CLOCK_SHARE = 0.85
 """Of the default clock, that a busy GPU is seen at; a board's power limit takes no more. Below it the user set one."""
 _MIN_COVERED_SHARE = 0.9
@@ -111,7 +113,9 @@ def measured_jobs(
     columns = [column for column in ranked.c if column.name != "age_rank"]
     query = select(*columns).where(ranked.c.age_rank <= limit_per_type)
     ordered = query.order_by(ranked.c.user, ranked.c.name, ranked.c.gpu_type, ranked.c.age_rank)
-    for row_id, user, name, script_key, ended, gpu_type, gpus, seconds, watts, slowed in session.execute(ordered):
+    for row_id, user, name, script_key, ended, gpu_type, gpus, seconds, watts, slowed, decided in session.execute(
+        ordered
+    ):
         if 0.0 < seconds < inf and 0.0 < watts < inf:
             yield (
                 row_id,
@@ -124,6 +128,7 @@ def measured_jobs(
                     watts=watts,
                     ended_at_seconds=ended,
                     slowed=slowed,
+                    is_decided=bool(decided),
                     script_key=script_key,
                 ),
             )
@@ -207,6 +212,7 @@ def _runs(*jobs: ColumnElement[bool]) -> Select[Any]:
         seconds.label("seconds"),
         watts.label("watts"),
         slowed.label("slowed"),
+        case((DecisionRow.mode.in_(_DECIDING), 1), else_=0).label("decided"),
     ]
     return (
         select(*columns)
@@ -230,7 +236,13 @@ def _runs(*jobs: ColumnElement[bool]) -> Select[Any]:
             run > 0.0,
             or_(DecisionRow.decision_id.is_(None), DecisionRow.reasons.not_like(f"%{Reason.USER_CLOCK.value}%")),
         )
-        .group_by(JobRow.row_id, attempt.ended_at_seconds, attempt.started_at_seconds, DecisionRow.script_key)
+        .group_by(
+            JobRow.row_id,
+            attempt.ended_at_seconds,
+            attempt.started_at_seconds,
+            DecisionRow.script_key,
+            DecisionRow.mode,
+        )
         .having(
             func.count() == JobRow.gpu_count,
             func.min(reading.gpu_type) == func.max(reading.gpu_type),

@@ -1,10 +1,11 @@
 """Energy per job, and per user, account, partition, QOS, name or node, in periods."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, case, exists, func, null, or_, select
+from sqlalchemy import Row, case, func, null, select
 from sqlalchemy.orm import Session
 
 from slurm_energy.domain.energy import QualityFlag
@@ -18,20 +19,17 @@ from slurm_energy.domain.report import (
 )
 from slurm_energy.energy_model.facility import Facility
 from slurm_energy.store.energy import decode_flags
+from slurm_energy.store.rollups import rolled_up
 from slurm_energy.store.summaries import (
     JobFilter,
-    gpu_columns,
-    host_columns,
     host_joules,
     job_summaries,
     joined_hosts,
     missing_nodes,
     partition_of_report,
-    run_seconds,
 )
-from slurm_energy.store.sums import count_where
-from slurm_energy.store.tables import GpuEnergyRow, JobAttemptRow, JobRow, NodeEnergyRow
-from slurm_energy.store.totals import COUNT_NAMES, TIME_NAMES, Totals
+from slurm_energy.store.tables import GpuEnergyRow, JobRow, NodeEnergyRow
+from slurm_energy.store.totals import COUNT_NAMES, TIME_NAMES, Groups, Totals, add_groups, group_keys
 
 DEFAULT_ROW_LIMIT = 10_000
 UNKNOWN_GROUP = "(unknown)"
@@ -145,113 +143,17 @@ def _facility(facility: Facility) -> FacilityRecord:
     return FacilityRecord(pue=facility.pue, currency=facility.currency, sources=facility.sources)
 
 
-_JOB_COLUMNS: dict[str, tuple[Any, ...]] = {
-    "user": (JobRow.user_name, case((JobRow.user_name.is_(None), JobRow.user_id), else_=null())),
-    "account": (JobRow.account,),
-    "qos": (JobRow.qos,),
-    "name": (JobRow.name,),
-}
-
-
-def _keys(kinds: Sequence[ReportKind], partition: Any, node: Any) -> list[ColumnElement[Any]]:
-    """Return what rows are grouped by, two columns for a user and one for everything else."""
-    columns: list[ColumnElement[Any]] = []
-    for kind in kinds:
-        own: dict[str, tuple[Any, ...]] = {"partition": (partition,), "node": (node,)}
-        columns.extend(own.get(kind) or _JOB_COLUMNS[kind])
-    return [column.label(f"key{number}") for number, column in enumerate(columns)]
-
-
-def _groups(session: Session, where: JobFilter, kinds: Sequence[ReportKind], facility: Facility) -> dict[_Key, Totals]:
-    """Return the sums of every group; without kinds, of all together."""
-    groups: dict[_Key, Totals] = {}
-    keys = _keys(kinds, partition_of_report(), NodeEnergyRow.node)
-    in_period = (*where.of_jobs(), *where.of_reports())
-    sums = joined_hosts(*keys, *gpu_columns(), *host_columns(), *_job_counts())
-    _add(session, groups, keys, sums.where(*in_period))
-    for gap in session.execute(missing_nodes(where, *keys)):
-        groups.setdefault(tuple(gap[: len(keys)]), Totals()).add_missing_nodes(
-            gap.nodes, gap.gpus_per_node or 0.0, gap.device_seconds, gap.wall_seconds
-        )
-    _add_prices(session, where, keys, facility, groups)
-    _add_jobs(session, where, kinds, groups)
+def _groups(session: Session, where: JobFilter, kinds: Sequence[ReportKind], facility: Facility) -> Groups:
+    """Return the sums of every group, from roll-ups as far as they go; without kinds, of all together."""
+    groups, rest = rolled_up(session, where, kinds)
+    add_groups(session, rest, partial(group_keys, kinds), groups, of_nodes="node" in kinds)
+    _add_prices(session, where, group_keys(kinds, partition_of_report(), NodeEnergyRow.node), facility, groups)
     for one in groups.values():
         one.add({"jobs_without_energy": max(0, one.count("gpu_jobs") - one.count("jobs_with_energy"))})
     return groups if kinds else {key: one for key, one in groups.items() if one.count("jobs")}
 
 
-def _job_counts() -> list[ColumnElement[Any]]:
-    has_gpus = or_(JobRow.gpu_count.is_(None), JobRow.gpu_count > 0)
-    with_energy = case((NodeEnergyRow.gpu_joules.is_not(None), NodeEnergyRow.job_row_id), else_=null())
-    return [
-        func.count(NodeEnergyRow.job_row_id.distinct()).label("jobs"),
-        func.count(with_energy.distinct()).label("jobs_with_energy"),
-        func.count(case((has_gpus, NodeEnergyRow.job_row_id), else_=null()).distinct()).label("gpu_jobs"),
-    ]
-
-
-def _add(session: Session, groups: dict[_Key, Totals], keys: Sequence[Any], query: Any) -> None:
-    for row in session.execute(query.group_by(*keys) if keys else query):
-        groups.setdefault(tuple(row[: len(keys)]), Totals()).add(dict(row._mapping))
-
-
-def _add_jobs(session: Session, where: JobFilter, kinds: Sequence[ReportKind], groups: dict[_Key, Totals]) -> None:
-    """Add the jobs of which no node has reported, and how long attempts ran and first ones waited."""
-    if "node" in kinds:
-        return
-    keys = _keys(kinds, JobRow.partition, null())
-    ran = and_(
-        JobRow.ended_at_seconds > JobRow.started_at_seconds, or_(JobRow.gpu_count.is_(None), JobRow.gpu_count > 0)
-    )
-    jobs = select(*keys, func.count().label("jobs"), count_where(ran).label("jobs_without_energy"))
-    for terms in where.of_unreported_jobs():
-        _add(session, groups, keys, jobs.select_from(JobRow).where(*terms))
-    keys = _keys(kinds, func.coalesce(JobAttemptRow.partition, JobRow.partition), null())
-    waited = and_(
-        JobAttemptRow.restart_count == 0,
-        JobRow.submit_time_known,
-        JobAttemptRow.started_at_seconds >= JobRow.submitted_at_seconds,
-    )
-    wait = case((waited, JobAttemptRow.started_at_seconds - JobRow.submitted_at_seconds), else_=null())
-    run = run_seconds()
-    ran_job = case((run.is_not(None), JobAttemptRow.job_row_id), else_=null())
-    times = (
-        select(
-            *keys,
-            func.sum(wait).label("wait_seconds"),
-            func.count(wait).label("waits"),
-            func.sum(run).label("run_seconds"),
-            func.count(ran_job.distinct()).label("runs"),
-        )
-        .select_from(JobAttemptRow)
-        .join(JobRow, JobRow.row_id == JobAttemptRow.job_row_id)
-        .where(*where.of_jobs(), *_of_attempts(where))
-    )
-    found: dict[_Key, Totals] = {}
-    _add(session, found, keys, times)
-    for key, one in found.items():
-        if key in groups:  # an attempt that has ended and of which nothing was reported is no group of its own
-            groups[key].add_all(one)
-
-
-def _of_attempts(where: JobFilter) -> Iterator[ColumnElement[bool]]:
-    if where.partition is not None:
-        yield func.coalesce(JobAttemptRow.partition, JobRow.partition) == where.partition
-    if where.node is not None:  # a list of nodes in Slurm's short form cannot be searched: a report says who ran where
-        yield exists().where(
-            NodeEnergyRow.job_row_id == JobAttemptRow.job_row_id,
-            NodeEnergyRow.restart_count == JobAttemptRow.restart_count,
-            NodeEnergyRow.node == where.node,
-        )
-    if where.since_seconds is not None:
-        yield JobAttemptRow.ended_at_seconds >= where.since_seconds
-    if where.until_seconds is not None:
-        yield JobAttemptRow.ended_at_seconds < where.until_seconds
-
-
-def _add_prices(
-    session: Session, where: JobFilter, keys: Sequence[Any], facility: Facility, groups: dict[_Key, Totals]
-) -> None:
+def _add_prices(session: Session, where: JobFilter, keys: Sequence[Any], facility: Facility, groups: Groups) -> None:
     """Add money and CO2: of sums where they never change, else of each node's report over its own time."""
     if facility.price is None and facility.intensity is None:
         return
@@ -276,25 +178,12 @@ def _price(one: Totals, gpu: float | None, host: float | None, time: tuple[float
     one.add({"cost": cost, "co2_grams": co2, "unpriced_joules": joules if lacks else None})
 
 
-def _total(
-    session: Session, where: JobFilter, groups: dict[_Key, Totals], *, counted: bool = True
-) -> GroupEnergyRecord:
+def _total(session: Session, where: JobFilter, groups: Groups, *, counted: bool = True) -> GroupEnergyRecord:
     """Return the sum of all groups; unless `counted`, jobs and times are counted again: a job may be in several."""
     total = groups.get(()) or Totals()
     if total.count("jobs") and not counted:
-        total.replace(_groups_once(session, where), (*COUNT_NAMES, *TIME_NAMES))
+        total.replace(_groups(session, where, (), NO_FACILITY).get((), total), (*COUNT_NAMES, *TIME_NAMES))
     return _record(TOTAL_GROUP, total, (None, None))
-
-
-def _groups_once(session: Session, where: JobFilter) -> Totals:
-    groups: dict[_Key, Totals] = {}
-    in_period = (*where.of_jobs(), *where.of_reports())
-    query = select(*_job_counts()).select_from(NodeEnergyRow).join(JobRow, JobRow.row_id == NodeEnergyRow.job_row_id)
-    _add(session, groups, (), query.where(*in_period))
-    _add_jobs(session, where, (), groups)
-    one = groups[()]
-    one.add({"jobs_without_energy": max(0, one.count("gpu_jobs") - one.count("jobs_with_energy"))})
-    return one
 
 
 def _label(kinds: Sequence[ReportKind], key: _Key, where: JobFilter) -> str:

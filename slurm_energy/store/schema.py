@@ -1,21 +1,24 @@
-"""The schema: its version (create, upgrade and check it, through Alembic), and the tables described for people."""
+"""The schema: its version (create, upgrade and check it, through Alembic), and the tables described for people.
+
+Also the steps of migrations that may be done again: MariaDB commits each change of the schema by itself, so an upgrade
+that was stopped between two of them is run again from the beginning, and finds the first ones done.
+"""
 
 import inspect
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from alembic import command
-from alembic.config import Config as AlembicConfig
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from alembic.util import CommandError
+import sqlalchemy as sa
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-import slurm_energy.store.promotion.tables  # noqa: F401  # so that the metadata has every table
+import slurm_energy.store.promotion.tables  # so that the metadata has every table
+import slurm_energy.store.rollups  # noqa: F401  # the same
 from slurm_energy.config import StoreConfig
 from slurm_energy.errors import SchemaVersionError, StoreError
 from slurm_energy.resources import shared_directory
@@ -23,19 +26,40 @@ from slurm_energy.store.session import next_step, open_engine, reading, run_in_t
 from slurm_energy.store.sums import make_sums_of_rows, rows_without_sums
 from slurm_energy.store.tables import Base
 
+if TYPE_CHECKING:
+    from alembic.config import Config as AlembicConfig
+
 UPGRADE_COMMAND = "slurm-energy database upgrade"
 _LOCK_NAME = "slurm_energy_schema"
 _LOCK_NUMBER = 0x736C7565
 _LOCK_SECONDS = 60
+_REVISIONS = re.compile(
+    r'^revision = "(?P<revision>[^"]+)"\n+down_revision = (?:"(?P<before>[^"]+)"|None)$', re.MULTILINE
+)
 _DIALECT_FREE = {"BIGINT": "integer", "INTEGER": "integer", "SMALLINT": "integer", "BOOLEAN": "boolean"}
 
 
 def code_revision() -> str:
     """Return the revision that this code needs."""
-    head = ScriptDirectory.from_config(_alembic_config()).get_current_head()
-    if head is None:
-        raise StoreError("the installation has no migrations: install the package again")
-    return head
+    before = _revisions()
+    heads = sorted(set(before) - set(before.values()))
+    if len(heads) != 1:
+        found = f"several last migrations, {', '.join(heads)}" if heads else "no migrations"
+        raise StoreError(f"the installation has {found}: install the package again")
+    return heads[0]
+
+
+def _revisions() -> dict[str, str | None]:
+    """Return each revision of this code with the one before it.
+
+    Read from the files' text: every command that opens the database asks, and Alembic takes longer to import than most
+    of them to run.
+    """
+    found = {}
+    for path in (shared_directory("migrations") / "versions").glob("*.py"):
+        if match := _REVISIONS.search(path.read_text(encoding="utf-8")):
+            found[match["revision"]] = match["before"]
+    return found
 
 
 def database_revision(engine: Engine) -> str | None:
@@ -46,9 +70,15 @@ def database_revision(engine: Engine) -> str | None:
     """
     try:
         with reading(engine).connect() as connection:
-            return MigrationContext.configure(connection).get_current_revision()
-    except (SQLAlchemyError, CommandError) as error:
+            return _revision(connection)
+    except SQLAlchemyError as error:
         raise _unreachable(engine, error) from error
+
+
+def _revision(connection: Connection) -> str | None:
+    if not sa.inspect(connection).has_table("alembic_version"):
+        return None
+    return connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one_or_none()
 
 
 def check_version(engine: Engine) -> None:
@@ -94,6 +124,9 @@ def upgrade(target: Engine | str) -> str:
         SchemaVersionError: the database is newer than this code; nothing was changed.
         StoreError: the database failed.
     """
+    from alembic import command  # noqa: PLC0415  # takes longer to import than a command that only reads to run
+    from alembic.util import CommandError  # noqa: PLC0415
+
     if isinstance(target, str):
         engine = open_engine(StoreConfig(url=target))
         try:
@@ -103,7 +136,7 @@ def upgrade(target: Engine | str) -> str:
     needed = code_revision()
     try:
         with target.connect() as connection, _alone(connection):
-            _refuse_newer(target, MigrationContext.configure(connection).get_current_revision(), needed)
+            _refuse_newer(target, _revision(connection), needed)
             configuration = _alembic_config()
             configuration.attributes["connection"] = connection
             command.upgrade(configuration, "head")
@@ -143,8 +176,7 @@ def has_all_sums(engine: Engine) -> bool:
 
 
 def _refuse_newer(engine: Engine, found: str | None, needed: str) -> None:
-    known = {script.revision for script in ScriptDirectory.from_config(_alembic_config()).walk_revisions()}
-    if found is not None and found not in known:
+    if found is not None and found not in _revisions():
         raise SchemaVersionError(
             f"database {engine.url.render_as_string(hide_password=True)} has revision {found[:64]!r}, which is newer "
             f"than this code's {needed}: install the slurm-energy that wrote it; nothing was changed"
@@ -172,12 +204,14 @@ def _alone(connection: Connection) -> Iterator[None]:
         connection.commit()
 
 
-def _alembic_config() -> AlembicConfig:
+def _alembic_config() -> "AlembicConfig":
     return migrations_config(shared_directory("migrations"))
 
 
-def migrations_config(directory: Path) -> AlembicConfig:
+def migrations_config(directory: Path) -> "AlembicConfig":
     """Return Alembic's configuration for a folder of migrations; there is no alembic.ini."""
+    from alembic.config import Config as AlembicConfig  # noqa: PLC0415
+
     configuration = AlembicConfig()
     configuration.set_main_option("script_location", str(directory).replace("%", "%%"))
     configuration.set_main_option("path_separator", "os")
@@ -202,3 +236,33 @@ def table_descriptions() -> Iterator[tuple[str, str, list[tuple[str, str, str]]]
             known = _DIALECT_FREE.get(kind, "number" if kind in {"FLOAT", "DOUBLE"} else "text")
             rows.append((column.name, known, "may be NULL" if column.nullable else ""))
         yield table.name, sentences[table.name], rows
+
+
+def add_column(table: str, column: sa.Column[Any]) -> None:
+    """Add a column to a table, unless it is there."""
+    from alembic import op  # noqa: PLC0415
+
+    if column.name not in {there["name"] for there in _inspector().get_columns(table)}:
+        op.add_column(table, column)
+
+
+def create_index(name: str, table: str, columns: list[str]) -> None:
+    """Create an index, unless the table has one of that name."""
+    from alembic import op  # noqa: PLC0415
+
+    if name not in {there["name"] for there in _inspector().get_indexes(table)}:
+        op.create_index(name, table, columns)
+
+
+def create_table(name: str, *parts: sa.schema.SchemaItem, **options: Any) -> None:
+    """Create a table, unless it is there."""
+    from alembic import op  # noqa: PLC0415
+
+    if not _inspector().has_table(name):
+        op.create_table(name, *parts, **options)
+
+
+def _inspector() -> sa.Inspector:
+    from alembic import op  # noqa: PLC0415
+
+    return sa.inspect(op.get_bind())

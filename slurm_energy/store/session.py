@@ -145,8 +145,14 @@ def _use_sqlite_well(engine: Engine, busy_timeout_seconds: float) -> None:
 
 
 def reading(engine: Engine) -> Engine:
-    """Return the engine for transactions that only read: on SQLite they never wait for a writer."""
-    return engine.execution_options(**{_READ_ONLY: True})
+    """Return the engine for transactions that only read: on SQLite they never wait for a writer.
+
+    All statements of such a transaction see the database as of one moment, on every kind of database.
+    """
+    options: dict[str, Any] = {_READ_ONLY: True}
+    if engine.url.get_backend_name() != "sqlite":
+        options["isolation_level"] = "REPEATABLE READ"
+    return engine.execution_options(**options)
 
 
 @contextmanager

@@ -26,6 +26,8 @@ from slurm_energy.store.job_rows import ENDED_STATES
 from slurm_energy.store.nodes import host_share, size_of_report
 from slurm_energy.store.sums import GPU_SUM_NAMES, USE_NAMES, count_where, window_seconds
 from slurm_energy.store.tables import (
+    IN_NO_HOUR,
+    NOT_ROLLED_UP,
     JobAttemptRow,
     JobRow,
     NodeEnergyRow,
@@ -69,6 +71,10 @@ class JobFilter:
     partition: str | None = None
     """Where the attempt ran."""
     node: str | None = None
+    row_ids: tuple[int, ...] | None = None
+    """Numbers of the jobs' rows."""
+    raw_hours: tuple[int, ...] | None = None
+    """Of jobs that are in roll-ups, only those of these hours; None: all jobs."""
     since_seconds: float | None = None
     until_seconds: float | None = None
 
@@ -76,17 +82,24 @@ class JobFilter:
     def is_found_by_time(self) -> bool:
         """Whether the rows are looked for in a period first, and not by a job's number."""
         is_of_a_period = self.since_seconds is not None or self.until_seconds is not None
-        return is_of_a_period and self.job_id is None and self.exact_job_id is None
+        return is_of_a_period and not any(
+            value is not None for value in (self.job_id, self.exact_job_id, self.row_ids, self.raw_hours)
+        )
 
     def of_jobs(self) -> list[ColumnElement[bool]]:
         """Return the WHERE terms on JobRow alone, without the period."""
         # A period is found by its own index; that of the cluster alone, which planners like to take, has all jobs.
-        cluster = func.coalesce(JobRow.cluster, "") if self.is_found_by_time else JobRow.cluster
+        by_other_index = self.is_found_by_time or self.raw_hours is not None
+        cluster = func.coalesce(JobRow.cluster, "") if by_other_index else JobRow.cluster
         terms: list[ColumnElement[bool]] = [cluster == self.cluster]
         if self.job_id is not None:
             columns = (JobRow.job_id, JobRow.array_job_id, JobRow.het_job_id)
             # Each with the cluster, so that each finds its own index.
             terms = [or_(*(and_(JobRow.cluster == self.cluster, column == self.job_id) for column in columns))]
+        if self.row_ids is not None:
+            terms.append(JobRow.row_id.in_(self.row_ids))
+        if self.raw_hours is not None:
+            terms.append(self._is_raw(self.raw_hours))
         if self.exact_job_id is not None:
             terms.append(JobRow.job_id == self.exact_job_id)
         if self.user_id is not None and self.coordinated_accounts:
@@ -102,6 +115,16 @@ class JobFilter:
             if value is not None:
                 terms.append(column == value)
         return terms
+
+    def _is_raw(self, hours: tuple[int, ...]) -> ColumnElement[bool]:
+        """Return whether a job is in no roll-up, or in that of an hour whose jobs are read themselves."""
+        in_no_hour = [JobRow.rollup_hour == IN_NO_HOUR]
+        if self.since_seconds is not None:
+            in_no_hour.append(JobRow.counted_until_seconds >= self.since_seconds)
+        kinds = [[JobRow.rollup_hour == NOT_ROLLED_UP], in_no_hour]
+        kinds += [[JobRow.rollup_hour.in_(hours)]] if hours else []
+        # Each with the cluster, so that each finds the index.
+        return or_(*(and_(JobRow.cluster == self.cluster, *kind) for kind in kinds))
 
     def of_reports(self) -> list[ColumnElement[bool]]:
         """Return the WHERE terms on NodeEnergyRow beside JobRow: where and when the energy was used."""
@@ -135,8 +158,10 @@ class JobFilter:
             return ()
         if self.since_seconds is None and self.until_seconds is None:
             return (terms,)
-        of_ended = [*terms, JobRow.cluster == self.cluster, JobRow.ended_at_seconds.is_not(None)]
-        of_others = [*terms, JobRow.cluster == self.cluster, JobRow.ended_at_seconds.is_(None)]
+        if self.raw_hours is None:
+            terms.append(JobRow.cluster == self.cluster)
+        of_ended = [*terms, JobRow.ended_at_seconds.is_not(None)]
+        of_others = [*terms, JobRow.ended_at_seconds.is_(None)]
         other_moment = func.coalesce(JobRow.started_at_seconds, JobRow.submitted_at_seconds)
         if self.since_seconds is not None:
             of_ended.append(JobRow.ended_at_seconds >= self.since_seconds)

@@ -42,6 +42,9 @@ TABLE_OPTIONS = {
 }
 
 UUID_LENGTH = 128
+NODE_LENGTH = 255
+NOT_ROLLED_UP = 0
+IN_NO_HOUR = -1
 RowId = BigInteger().with_variant(Integer(), "sqlite")  # SQLite numbers rows by itself only under INTEGER
 
 
@@ -104,6 +107,12 @@ class DecisionRow(Base):
     estimate_gpu_type: Mapped[str | None] = mapped_column(BoundedText(64))
     """GPU type on which the job is expected to take so long; NULL where runs of several types went into it."""
     snapshot_age_seconds: Mapped[float | None] = mapped_column(FiniteDouble)
+    opens: Mapped[bool | None] = mapped_column(Boolean)
+    """Whether the partition that the user named was a preference; NULL in rows of older releases."""
+    open_offer: Mapped[dict[str, Any] | None] = mapped_column(JsonText)
+    """What the job could have had outside the partition that its user named; NULL where that was nothing."""
+    slowdown: Mapped[dict[str, Any] | None] = mapped_column(JsonText)
+    """What the job's slowdown is held against: its bounds, and how much longer it was to take on each GPU type."""
     message: Mapped[str] = mapped_column(LongText)
 
     policy: Mapped[PolicyRow] = relationship(lazy="joined", innerjoin=True)
@@ -160,6 +169,7 @@ class JobRow(Base):
         Index(None, "cluster", "array_job_id"),
         Index(None, "cluster", "het_job_id"),
         Index(None, "cluster", "ended_at_seconds"),
+        Index(None, "cluster", "rollup_hour", "counted_until_seconds"),
         Index(None, "decision_id"),
         TABLE_OPTIONS,
     )
@@ -196,6 +206,10 @@ class JobRow(Base):
     decision_id: Mapped[str | None] = mapped_column(BoundedText(64))
     slurm_energy_joules: Mapped[float | None] = mapped_column(FiniteDouble)
     """Slurm's own figure, kept beside ours and never added to it."""
+    rollup_hour: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
+    """Start of the hour whose roll-up has all of the job's energy; 0: none yet, -1: the job is in no single hour."""
+    counted_until_seconds: Mapped[float | None] = mapped_column(UnixSeconds)
+    """Latest moment at which something of the job is counted; known once `rollup_hour` is not 0."""
 
 
 class JobAttemptRow(Base):
@@ -235,7 +249,7 @@ class NodeEnergyRow(Base):
     row_id: Mapped[int] = mapped_column(RowId, primary_key=True)
     job_row_id: Mapped[int] = mapped_column(ForeignKey("job.row_id", ondelete="CASCADE"))
     restart_count: Mapped[int] = mapped_column(Integer)
-    node: Mapped[str] = mapped_column(BoundedText(255))
+    node: Mapped[str] = mapped_column(BoundedText(NODE_LENGTH))
     quality: Mapped[int] = mapped_column(SmallInteger)
     """Rank that decides which of two reports stays; see `store.energy.Quality`."""
     user_id: Mapped[int | None] = mapped_column(BigInteger)

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from slurm_energy.domain.ids import ClusterName
 from slurm_energy.errors import StoreError
 from slurm_energy.store.database_file import sqlite_path
+from slurm_energy.store.rollups import take_out
 from slurm_energy.store.session import database_name, store_session
 from slurm_energy.store.tables import Base, DecisionRow, JobRow, NodeEnergyRow
 
@@ -54,7 +55,9 @@ def prune_some(session: Session, cluster: ClusterName, before_seconds: float, li
     jobs = session.execute(
         select(JobRow.row_id, JobRow.decision_id).where(_is_old_job(cluster, before_seconds)).limit(limit)
     ).all()
-    session.execute(delete(JobRow).where(JobRow.row_id.in_([row_id for row_id, _ in jobs])))
+    of_jobs = JobRow.row_id.in_([row_id for row_id, _ in jobs])
+    take_out(session, of_jobs)
+    session.execute(delete(JobRow).where(of_jobs))
     session.flush()
     decisions = session.scalars(
         select(DecisionRow.decision_id).where(_is_old_decision(cluster, before_seconds, kept=False)).limit(limit)

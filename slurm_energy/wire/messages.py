@@ -27,6 +27,8 @@ QUERY_SUBJECTS = (
     "report-name",
     "report-node",
     "report-cluster",
+    "report-slowdown",
+    "report-open",
     "status",
     "decisions",
     "metrics",
@@ -84,6 +86,8 @@ class SubmittedFields:
     deadline: str | None = None
     quiet: bool = False
     trials: bool | None = None
+    open: bool | None = None
+    """Whether the named partition is a preference (--energy-open)."""
     explain: bool = False
     """Whether the line goes to energy-sbatch, which shows it, with figures, once Slurm has accepted the job."""
     script: ScriptFeatures | None = None
@@ -246,6 +250,7 @@ def parse_submitted_job(fields: Mapping[str, str]) -> SubmittedFields:
         deadline=reader.text("energy_deadline"),
         quiet=reader.flag("energy_quiet"),
         trials=reader.switch("energy_trials"),
+        open=reader.switch("energy_open"),
         explain=is_explained(fields),
         script=reader.script("script"),
         gpu_counts=reader.gpu_counts("energy_gpus"),
@@ -279,6 +284,8 @@ def decision_reply(
     }
     if decision.partitions and all(is_partition_name(name) for name in decision.partitions):
         fields["partition"] = ",".join(decision.partitions)
+        if decision.opens:
+            fields["open"] = "1"
     if decision.prefer is not None and is_feature_name(decision.prefer):
         fields["prefer"] = decision.prefer
     if decision.gpus is not None:

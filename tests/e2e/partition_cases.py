@@ -5,7 +5,9 @@ Runs inside a lab, as root, with the standard library alone: each case submits t
 does not start what it accepted or started before.
 
     partition_cases.py '{"socket": ..., "seed": 1, "count": 60, "user": "alice", "left": ["QoS="],
-        "groups": [[["p", ["p-1", "p-2"]]]]}'
+        "opened": false, "groups": [[["p", ["p-1", "p-2"]]]]}'
+
+Where they are opened, jobs leave the partitions that they name open (--energy-open), and answers name any.
 """
 
 import contextlib
@@ -172,6 +174,7 @@ class Answerer:
                 name = fields.get("name", "")
                 answer, hint = self.answers.get(name, ""), self.hints.get(name, "")
                 body = (f"partition={answer}\n" if answer else "") + (f"prefer={hint}\n" if hint else "")
+                body += "open=1\n" if answer and fields.get("energy_open") == "on" else ""
                 body = "" if fields.get("energy_mode") == "off" else body
                 self.named += bool(body)
                 connection.sendall(
@@ -179,7 +182,9 @@ class Answerer:
                 )
 
 
-def make_case(number: int, rng: random.Random, group: Group, *, has_default: bool, left: frozenset[str]) -> Case:
+def make_case(  # each is one thing that cases differ in
+    number: int, rng: random.Random, group: Group, *, has_default: bool, left: frozenset[str], opened: bool
+) -> Case:
     """Return a case: most settings are left as they are, so that many requests can run at all."""
     drawn = {key: values for key, values in SETTINGS.items() if key not in left}
     changes = rng.choice((0.0, 0.02, 0.05, 0.1))
@@ -197,8 +202,8 @@ def make_case(number: int, rng: random.Random, group: Group, *, has_default: boo
         number=number,
         settings=settings,
         partitions=partitions,
-        request=_make_request(rng, group, listed),
-        answer=_make_answer(rng, group, listed),
+        request=[*(["--energy-open"] if opened else []), *_make_request(rng, group, listed)],
+        answer=_make_answer(rng, group, group.names if opened else listed),
         prefer=rng.choice(HINTS),
         waits_in_queue=rng.random() < 0.75,
         features={name: rng.choice(FEATURES) if marked else "" for name in nodes},
@@ -393,20 +398,20 @@ Place = tuple[Case, Group, str]
 """A case with the partitions it has, and whether the first of them is the default one."""
 
 
-def place_of(number: int, seed: object, groups: list[Group], left: frozenset[str]) -> Place:
+def place_of(number: int, seed: object, groups: list[Group], left: frozenset[str], *, opened: bool) -> Place:
     """Return a case by its number."""
     group = groups[number % len(groups)]
     owns_default = group is groups[0]
     rng = random.Random(f"{seed}-{number}")
     default = rng.choice(("YES", "YES", "NO")) if owns_default else ""
-    return make_case(number, rng, group, has_default=owns_default, left=left), group, default
+    return make_case(number, rng, group, has_default=owns_default, left=left, opened=opened), group, default
 
 
 def main() -> None:
     """Run the cases that the argument describes and print one JSON line of counts and failures."""
     given = json.loads(sys.argv[1])
     answerer = Answerer(given["socket"])
-    left = frozenset(given["left"])
+    left, opened = frozenset(given["left"]), bool(given.get("opened"))
     cluster = Cluster(given["user"], answerer, left=left)
     groups = [Group(tuple((name, tuple(nodes)) for name, nodes in group)) for group in given["groups"]]
     numbers = [int(number) for number in given.get("numbers", range(given["count"]))]
@@ -421,7 +426,11 @@ def main() -> None:
                 failed.append(place)
 
     places = [
-        [place_of(number, given["seed"], groups, left) for number in numbers if number % len(groups) == at]
+        [
+            place_of(number, given["seed"], groups, left, opened=opened)
+            for number in numbers
+            if number % len(groups) == at
+        ]
         for at in range(len(groups))
     ]
     with ThreadPoolExecutor(len(groups)) as pool:

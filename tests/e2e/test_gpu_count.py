@@ -50,6 +50,9 @@ FORMS: list[tuple[str, list[int]]] = [
     ("--gpus-per-node=4 -N2 --ntasks-per-node=1", [2, 4]),
 ]
 """Requests of a job, and other numbers of GPUs for it."""
+SHORT = [(form, counts if row == 0 else counts[row % len(counts) :][:1]) for row, (form, counts) in enumerate(FORMS)]
+"""Each form with one number, fewer and more in turn, the first with all; SLURM_ENERGY_TRIAL=long takes all of each."""
+CASES = FORMS if os.environ.get("SLURM_ENERGY_TRIAL") == "long" else SHORT
 REFUSED = [
     ("--gres=gpu:4 --exclusive", "whole nodes"),
     ("--gres=gpu:4 -w a100-1", "names its nodes"),
@@ -147,7 +150,14 @@ def expected_tasks(form: str, count: int, asked: int) -> int | None:
     return named * count // asked if named > nodes else 1
 
 
-@pytest.mark.parametrize(("form", "counts"), FORMS, ids=[f"{form}->{counts}" for form, counts in FORMS])
+def test_the_short_form_takes_each_form_and_both_fewer_and_more() -> None:
+    assert [form for form, _ in SHORT] == [form for form, _ in FORMS]
+    assert all(counts and set(counts) <= set(every) for (_, counts), (_, every) in zip(SHORT, FORMS, strict=True))
+    numbers = [count for _, counts in SHORT for count in counts]
+    assert min(numbers.count(2), numbers.count(8)) >= 5
+
+
+@pytest.mark.parametrize(("form", "counts"), CASES, ids=[f"{form}->{counts}" for form, counts in CASES])
 def test_script_and_steps_see_the_number_that_slurm_gives(counting_lab: Lab, form: str, counts: list[int]) -> None:
     jobs = [(count, counted(counting_lab, count, [RANGE, *form.split(), "-p", "a100"])) for count in counts]
     for count, job_id in jobs:

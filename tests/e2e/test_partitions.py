@@ -220,6 +220,8 @@ class Site:
     enforced: str
     accounts: bool = False
     lua: bool = False
+    opened: bool = False
+    """Whether jobs leave the partitions that they name open."""
 
     @property
     def left(self) -> list[str]:
@@ -227,10 +229,17 @@ class Site:
         return ([] if self.accounts else ["QoS=", "AllowQos=", "DenyQos="]) + (["JobDefaults="] if self.lua else [])
 
     def __str__(self) -> str:
-        return f"{self.enforced}{'-accounts' if self.accounts else ''}{'-lua' if self.lua else ''}"
+        marks = (("accounts", self.accounts), ("lua", self.lua), ("opened", self.opened))
+        return "-".join([self.enforced, *(word for word, holds in marks if holds)])
 
 
-SITES = (Site("NO"), Site("ANY", accounts=True), Site("ALL"), Site("NO", accounts=True, lua=True))
+SITES = (
+    Site("NO"),
+    Site("ANY", accounts=True),
+    Site("ALL"),
+    Site("NO", accounts=True, lua=True),
+    Site("ANY", accounts=True, opened=True),
+)
 GROUPS = 4
 LINES = (
     *NO_HOOKS, "Licenses=disk:2", "PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE",
@@ -257,6 +266,7 @@ def test_what_slurm_accepts_and_starts_alone_it_accepts_and_starts_with_any_answ
         "count": count,
         "user": "alice",
         "left": site.left,
+        "opened": site.opened,
         "groups": groups,
     }
     driver = Path(__file__).with_name("partition_cases.py")

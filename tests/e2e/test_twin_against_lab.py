@@ -1,6 +1,7 @@
 """The twin against a real Slurm: the same jobs in both; start order, energy and turnaround side by side.
 
-With -s it prints the table of docs/explanation/twin.md.
+With -s it prints the table of docs/explanation/twin.md. The sixty jobs run two minutes and a half with nothing beside
+them, so they are a long form (SLURM_ENERGY_TRIAL=long); every run has sixteen of them, at lowered clocks.
 """
 
 import sys
@@ -24,6 +25,7 @@ _ATTEMPTS = 3
 _LOWERED_MHZ = {"a100": 1140, "a40": 1305, "v100": 1200}
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_twin_and_slurm_agree_on_sixty_mixed_jobs(new_lab: Callable[..., Lab]) -> None:
     jobs = mixed_jobs()

@@ -9,7 +9,7 @@ from site_database import CLUSTER, site_config
 
 from slurm_energy.config import Config
 from slurm_energy.daemon.ipc.frames import LivePolicies
-from slurm_energy.daemon.recorder.promotion import PromotionLoop
+from slurm_energy.daemon.recorder.process import PromotionLoop
 from slurm_energy.domain.ids import ClusterName
 from slurm_energy.domain.promotion import Assignment, ShadowAnswer, Stage
 from slurm_energy.errors import PolicyError

@@ -344,6 +344,18 @@ def test_a_canary_whose_jobs_do_not_complete_is_taken_back(config: Config, state
     assert "did not complete" in why
 
 
+def test_joules_of_jobs_that_fail_are_charged_to_the_policy_that_decided_them(config: Config) -> None:
+    canary(config, lambda _: {"state": "FAILED", "energy": 0.5})
+    engine = open_engine(config.store)
+    with store_session(engine, read_only=True) as session:
+        jobs = list(canary_jobs(session, CLUSTER_NAME, "c1", "", BEGIN))
+    engine.dispose()
+    own = [one.energy_log for one in jobs if one.is_challenger and one.energy_log is not None]
+    assert len(own) > 50
+    assert median(own) == pytest.approx(0.5, abs=0.1), "half of what a run takes, for nothing"
+    assert all(one.seconds_log is None for one in jobs if one.is_challenger)
+
+
 def test_jobs_are_compared_by_what_was_asked_for(config: Config) -> None:
     # Two GPUs were asked for and the policy gave one: half the joules of two earlier GPUs is what is seen.
     stage, why = canary(config, lambda _: {"energy": 0.5, "asked": 2.0})

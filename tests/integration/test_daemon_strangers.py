@@ -20,7 +20,7 @@ from slurm_energy.errors import SlurmEnergyError, WireError
 from slurm_energy.wire.codec import Message, decode, encode
 
 DEADLINE_SECONDS = 0.05
-SUBMISSIONS = 150
+SUBMISSIONS = 75
 STRANGERS = ("hold", "slow", "flood", "large", "deep", "escapes", "lines")
 USERS = ("hold", "slow", "flood", "talk", "large")
 ALICE = 60_001

@@ -7,11 +7,10 @@ import pytest
 from store_samples import CLUSTER, SUBMITTED, make_gpu, make_key, make_report, make_state, unknown_gpu
 
 import slurm_energy.store.export
-from slurm_energy.cli.parquet import write_parquet
 from slurm_energy.config import StoreConfig
 from slurm_energy.errors import StoreError
 from slurm_energy.store.energy import record_report
-from slurm_energy.store.export import COLUMNS
+from slurm_energy.store.export import COLUMNS, write_parquet
 from slurm_energy.store.jobs import upsert_jobs
 from slurm_energy.store.reports import report_groups
 from slurm_energy.store.schema import upgrade

@@ -30,6 +30,8 @@ LIGHT = {
     "node.main": TORCH,
     "cli.main": TORCH,
     "domain.report": {"sqlalchemy"},
+    "store.schema": {"alembic"},
+    "store.reports": {"alembic"},
     "energy_model.catalog": {"json", "numpy", "pathlib", "scipy", "torch"},
     **{f"energy_model.{name}": FITTING for name in COEFFICIENT_READERS},
 }

@@ -1,11 +1,16 @@
-"""Every command, run by an ordinary user, in every state that its files can be in: never a traceback."""
+"""Every command, run by an ordinary user, in every state that its files can be in: never a traceback.
+
+The short form takes with each state every third command, with the next state the next third, and with files in order
+all of them; SLURM_ENERGY_TRIAL=long takes every command in every state.
+"""
 
 import os
 import shutil
 import socket
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -101,6 +106,8 @@ def files_in_order(folder: Path) -> Files:
 
 
 State = Callable[[Files], None]
+Line = tuple[str, list[str]]
+"""A command by its name, and what is typed."""
 
 
 def as_it_should_be(files: Files) -> None:
@@ -302,6 +309,9 @@ CHANGES_HELP = {
     as_it_should_be, config_closed, terminal_of_20_columns, locale_c, reader_gone, output_closed, output_full,
     folder_closed,
 }  # fmt: skip
+LONG = os.environ.get("SLURM_ENERGY_TRIAL") == "long"
+SHARE = 3
+"""One command of so many is run with each state in the short form."""
 
 
 def leaves() -> list[str]:
@@ -313,7 +323,12 @@ def leaves() -> list[str]:
     ]
 
 
-def command_lines(files: Files, *, helps: bool) -> Iterator[tuple[str, list[str]]]:
+def in_short_form(number: int, lines: Sequence[Line]) -> list[Line]:
+    """Return the lines that the state of this number takes: all of the first one, a share of the others."""
+    return list(lines) if number == 0 else list(lines[number % SHARE :: SHARE])
+
+
+def command_lines(files: Files, *, helps: bool) -> Iterator[Line]:
     for words in leaves():
         more = [word.format(config=files.config) for word in WORDS.get(words, ())]
         yield words, ["slurm-energy", *words.split(), *more]
@@ -345,6 +360,7 @@ def test_no_command_leaves_an_ordinary_user_with_a_traceback(folder: Path, user:
     files = files_in_order(folder)
     state(files)
     lines = list(command_lines(files, helps=state in CHANGES_HELP))
+    lines = lines if LONG else in_short_form(STATES.index(state), lines)
     results = user.run({"argv": argv, "env": files.env, "cwd": files.cwd, "stdout": files.stdout} for _, argv in lines)
     for opened in files.opened:
         opened.close()
@@ -359,6 +375,14 @@ def test_no_command_leaves_an_ordinary_user_with_a_traceback(folder: Path, user:
             faults.append(f"{name}: exit code {result['code']} without a word")
     assert not faults, "\n\n".join(faults)
     assert len(results) == len(lines)
+
+
+def test_the_short_form_takes_every_command_with_a_third_of_the_states(folder: Path) -> None:
+    lines = list(command_lines(files_in_order(folder), helps=False))
+    counts = Counter(name for number in range(len(STATES)) for name, _ in in_short_form(number, lines))
+    assert in_short_form(0, lines) == lines
+    assert set(counts) == {name for name, _ in lines}
+    assert min(counts.values()) >= len(STATES) // SHARE
 
 
 @pytest.mark.parametrize(

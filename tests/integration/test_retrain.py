@@ -19,10 +19,10 @@ from slurm_energy.learning.nightly import judgement, night
 from slurm_energy.learning.nightly.administration import candidate_desk
 from slurm_energy.learning.nightly.night import retrain
 from slurm_energy.learning.nightly.tuning import Cost, SiteReplay
-from slurm_energy.policy.candidate import CandidatePolicy, candidates_folder
+from slurm_energy.policy.candidate import CandidatePolicy, candidates_folder, write_candidate
 from slurm_energy.reporting.candidates import story_lines
-from slurm_energy.store.promotion import candidate_rows, stage_of
-from slurm_energy.store.session import open_engine, store_session
+from slurm_energy.store.promotion import add_candidate, candidate_rows, move_candidate, stage_of
+from slurm_energy.store.session import Session, open_engine, run_in_transaction, store_session
 from slurm_energy.twin.workloads.formats import load_workload
 
 NOW = 1_800_000_000.0
@@ -54,6 +54,7 @@ def run(config: Config) -> tuple[CandidatePolicy, list[str]]:
     said: list[str] = []
     with night.undisturbed(config):
         found = retrain(config, say=said.append, actor="root", seed=3)
+    assert found.candidate is not None
     return found.candidate, said
 
 
@@ -282,6 +283,7 @@ def test_what_the_gate_says_moves_the_candidate_and_is_shown(
     config = site_config(tmp_path)
     fill(config, Site())
     made = retrain(config, say=lambda _: None, actor="root", seed=3)
+    assert made.candidate is not None
     assert made.candidate.policy is not None, "the fake replays like total-cost better"
     seen: list[Any] = []
 
@@ -313,16 +315,90 @@ def test_what_the_gate_says_moves_the_candidate_and_is_shown(
     assert "twin of a test" in page
 
 
-def test_clocks_of_names_alone_go_to_shadow_without_a_policy_to_judge(
-    tmp_path: Path, quick: list[str], monkeypatch: pytest.MonkeyPatch
+def worthless(self: SiteReplay, texts: list[str]) -> list[Cost | None]:
+    """Every policy costs the same."""
+    return [Cost(joules=100.0, turnaround_seconds=10.0, failed_share=0.0) for _ in texts]
+
+
+def test_clocks_of_names_alone_are_judged_too_and_worthless_prices_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(SiteReplay, "costs", worthless)
     config = site_config(tmp_path)
     fill(config, Site())
     made = retrain(config, say=lambda _: None, actor="root", seed=3)
-    alike = replace(made, candidate=replace(made.candidate, policy=None))
-    monkeypatch.setattr(judgement, "judge", lambda *_: pytest.fail("there is no policy to judge"))
-    assert judgement.judge_night(alike, config, lambda _: None) is None
+    assert made.candidate is not None
+    assert made.candidate.parts == ("estimates.json",)
+    monkeypatch.setattr(judgement, "judge", lambda *_: sheet(""))
+    said: list[str] = []
+    assert judgement.judge_night(made, config, said.append)
+    assert said[-1].endswith("passed the gate and is in shadow")
     with candidate_desk(config) as desk:
-        line = desk.story(made.candidate.candidate_id).line
-    assert line.stage is Stage.SHADOW
-    assert "clocks of" in line.last
+        page = "\n".join(story_lines(desk.story(made.candidate.candidate_id)))
+    assert "prices found in the search cost +0.00 %" in page
+    assert "not proposed" in page
+
+
+def test_a_night_without_a_gain_proposes_nothing_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(SiteReplay, "costs", worthless)
+    config = site_config(tmp_path)
+    fill(config, Site(unmeasured=True))
+    assert main(["--config", str(site_file(tmp_path, config)), "retrain", "--no-judge"]) == 0
+    out = capfd.readouterr().out
+    assert out.startswith("no candidate: nothing would be gained by one")
+    assert "no name has measured runs at two clocks" in out
+    with candidate_desk(config) as desk:
+        assert desk.lines() == []
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"promote": "off"}, "nightly.promote is off"),
+        ({"person_for_different": True}, "very different"),
+        ({"paused": True}, "promotion is paused"),
+        ({"challenger": "other"}, "other is in shadow"),
+    ],
+)
+def test_a_candidate_that_waits_says_for_what(
+    tmp_path: Path, quick: list[str], monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], words: str
+) -> None:
+    settings = {name: value for name, value in change.items() if name in ("promote", "person_for_different")}
+    config = site_config(tmp_path, **settings)
+    fill(config, Site())
+    made = retrain(config, say=lambda _: None, actor="root", seed=3)
+    assert made.candidate is not None
+    with candidate_desk(config) as desk:
+        if change.get("paused"):
+            desk.pause("root", paused=True)
+    if "challenger" in change:
+        write_candidate(replace(made.candidate, candidate_id="other"), tmp_path / "other")
+        engine = open_engine(config.store)
+        run_in_transaction(engine, lambda session: in_shadow(session, tmp_path / "other"))
+        engine.dispose()
+    monkeypatch.setattr(
+        judgement, "judge", lambda *_: replace(sheet(""), needs_person="person_for_different" in change)
+    )
+    said: list[str] = []
+    assert judgement.judge_night(made, config, said.append)
+    assert "passed the gate and waits" in said[-1]
+    assert words in said[-1]
+    with candidate_desk(config) as desk:
+        assert words in "\n".join(story_lines(desk.story(made.candidate.candidate_id)))
+
+
+def in_shadow(session: Session, folder: Path) -> None:
+    cluster = ClusterName(CLUSTER)
+    add_candidate(
+        session,
+        cluster,
+        candidate_id="other",
+        made_at_seconds=NOW - 1.0,
+        parent_id="",
+        folder=str(folder),
+        document={},
+        actor="root",
+    )
+    move_candidate(session, cluster, "other", Stage.SHADOW, at_seconds=NOW - 1.0, actor="root", reason="")

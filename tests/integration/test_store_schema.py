@@ -11,6 +11,7 @@ from alembic import command, op
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config as AlembicConfig
 from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, inspect, text, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
@@ -47,6 +48,11 @@ def test_upgrade_creates_every_table_in_an_empty_database(empty_engine: Engine) 
     assert upgrade(empty_engine) == code_revision()
     assert set(inspect(empty_engine).get_table_names()) == {*Base.metadata.tables, "alembic_version"}
     check_version(empty_engine)
+
+
+def test_the_revision_that_is_read_from_the_files_is_alembics_own() -> None:
+    scripts = ScriptDirectory.from_config(migrations_config(resources.shared_directory("migrations")))
+    assert scripts.get_heads() == [code_revision()]
 
 
 def test_migrated_schema_equals_the_tables(own_engine: Engine) -> None:

@@ -11,14 +11,15 @@ from store_samples import CLUSTER, SUBMITTED, make_gpu, make_key, make_report, m
 
 from slurm_energy.config import StoreConfig
 from slurm_energy.domain.ids import JobId
-from slurm_energy.store.energy import finish_reports, record_report
+from slurm_energy.store.energy import record_report, record_reports
 from slurm_energy.store.explain import explain
+from slurm_energy.store.job_rows import Arrival
 from slurm_energy.store.jobs import upsert_jobs
 from slurm_energy.store.reports import job_energy, report_groups
-from slurm_energy.store.running_totals import energy_totals, running_gpus
 from slurm_energy.store.schema import upgrade
 from slurm_energy.store.session import open_engine, store_session
 from slurm_energy.store.summaries import JobFilter
+from slurm_energy.store.sums import energy_totals, running_gpus
 from slurm_energy.store.tables import JobRow, NodeEnergyRow
 from slurm_energy.store.upkeep import optimize, prune
 
@@ -124,11 +125,12 @@ def test_one_job_and_its_explanation_read_no_other_jobs_reports(tmp_path: Path) 
 def test_reports_whose_sums_are_made_together_come_to_the_same(own_engine: Engine) -> None:
     with store_session(own_engine) as session:
         upsert_jobs(session, CLUSTER, (make_state(1), make_state(2)))
-        for number, reading in ((1, make_gpu()), (2, truncated_gpu())):
-            record_report(session, make_report(reading, job_id=number), make_key(number), finish=False)
-        assert session.scalar(select(func.count()).where(NodeEnergyRow.gpu_readings.is_(None))) == 2
-        finish_reports(session, CLUSTER, [JobId(1), JobId(2), JobId(2)])
+        first = make_report(job_id=1)
+        better = make_report(make_gpu(joules=21_000.0), job_id=2)
+        arrived = (first, make_report(truncated_gpu(), job_id=2), first, better)
+        record_reports(session, [(report, Arrival(clock_offset_seconds=0.0)) for report in arrived])
+        assert session.scalar(select(func.count()).where(NodeEnergyRow.gpu_readings.is_(None))) == 0
     with store_session(own_engine, read_only=True) as session:
         total = report_groups(session, JobFilter(cluster=CLUSTER), "cluster").total
-        assert total.gpu.joules == pytest.approx(20_000.25 + 8_000.0)
-        assert energy_totals(session, CLUSTER)["a100"]["gpu_joules"] == pytest.approx(28_000.25)
+        assert total.gpu.joules == pytest.approx(20_000.25 + 21_000.0)
+        assert energy_totals(session, CLUSTER)["a100"]["gpu_joules"] == pytest.approx(41_000.25)

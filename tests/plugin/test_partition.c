@@ -23,13 +23,16 @@ static void _begin(const char *partition)
 		job.partition = fake_slurm_string(partition);
 }
 
+/* Whether the answer says that named partitions are a preference. */
+static bool opens;
+
 /* The partitions after an answer. */
 static const char *_after(const char *answer, energy_applied_t expected)
 {
 	static char result[512];
 
 	why[0] = '\0';
-	CHECK(energy_job_partition(&job, 1000, answer, why, sizeof(why)) == expected);
+	CHECK(energy_job_partition(&job, 1000, answer, opens, why, sizeof(why)) == expected);
 	CHECK(!job.partition || fake_slurm_owns(job.partition));
 	snprintf(result, sizeof(result), "%s", job.partition ? job.partition : "none");
 	slurm_xfree((void **) &job.partition);
@@ -339,6 +342,46 @@ static void test_a_job_that_is_tied_to_nodes_or_to_an_order_of_its_own_is_left_a
 	KEPT(job.contiguous = 1, "tied");
 }
 
+static void _says(const char *entry)
+{
+	job.spank_job_env = slurm_xcalloc(2, sizeof(char *), true, true, __FILE__, __LINE__, __func__);
+	job.spank_job_env[0] = fake_slurm_string(entry);
+	job.spank_job_env_size = 1;
+}
+
+static void _forget(void)
+{
+	slurm_xfree((void **) &job.spank_job_env[0]);
+	slurm_xfree((void **) &job.spank_job_env);
+	job.spank_job_env_size = 0;
+}
+
+static void test_a_named_partition_that_is_left_open_keeps_its_place_behind_the_answer(void)
+{
+	opens = true;
+	_begin("a100");
+	CHECK_TEXT(_after("a40", ENERGY_APPLIED), "a40,a100");
+	_begin("a100");
+	_says("ENERGY_OPEN=on");
+	CHECK_TEXT(_after("a40", ENERGY_APPLIED), "a40,a100");
+	_forget();
+	/* Whoever answers, the user's own no counts, and so does what cannot be read. */
+	_begin("a100");
+	_says("ENERGY_OPEN=off");
+	CHECK_TEXT(_after("a40", ENERGY_APPLIED_BUT_FOREIGN), "a100");
+	_forget();
+	_begin("a100");
+	_says("ENERGY_OPEN=maybe");
+	CHECK_TEXT(_after("a40", ENERGY_APPLIED_BUT_FOREIGN), "a100");
+	_forget();
+	opens = false;
+	/* Nor does his yes open what the daemon left closed. */
+	_begin("a100");
+	_says("ENERGY_OPEN=on");
+	CHECK_TEXT(_after("a40", ENERGY_APPLIED_BUT_FOREIGN), "a100");
+	_forget();
+}
+
 static void test_without_memory_the_order_is_kept(void)
 {
 	for (int count = 0; count < 4; count++) {
@@ -346,7 +389,7 @@ static void test_without_memory_the_order_is_kept(void)
 
 		_begin("a100,a40");
 		fake_slurm_memory(count);
-		applied = energy_job_partition(&job, 1000, "a40", why, sizeof(why));
+		applied = energy_job_partition(&job, 1000, "a40", false, why, sizeof(why));
 		fake_slurm_memory(-1);
 		CHECK(((applied == ENERGY_APPLIED) ? 3 : count) == count);
 		CHECK_TEXT(job.partition, (applied == ENERGY_APPLIED) ? "a40,a100" : "a100,a40");
@@ -393,6 +436,7 @@ int main(void)
 	RUN(test_with_all_limits_enforced_the_last_partition_stays_the_last);
 	RUN(test_with_accounting_the_bill_and_the_association_are_the_same_everywhere);
 	RUN(test_a_job_that_is_tied_to_nodes_or_to_an_order_of_its_own_is_left_alone);
+	RUN(test_a_named_partition_that_is_left_open_keeps_its_place_behind_the_answer);
 	RUN(test_without_memory_the_order_is_kept);
 	RUN(test_a_record_of_another_form_is_not_read);
 	RUN(test_a_record_larger_than_what_is_read_is_not_read);

@@ -9,7 +9,7 @@ from click.shell_completion import BashComplete, FishComplete, ShellComplete, Zs
 
 from slurm_energy import __version__
 from slurm_energy.cli.installing.files import PlannedFile
-from slurm_energy.cli.installing.packaged import is_packaged
+from slurm_energy.cli.installing.roles import is_packaged
 from slurm_energy.cli.main import NOUNS, PROGRAM, cli
 from slurm_energy.cli.site import under
 from slurm_energy.reporting.templates import render

@@ -11,12 +11,6 @@ from pathlib import Path
 from slurm_energy.cli.config import section_tables
 from slurm_energy.cli.installing.commands import command_files
 from slurm_energy.cli.installing.files import PlannedFile
-from slurm_energy.cli.installing.packaged import (
-    has_role,
-    is_packaged,
-    replaces_job_submit,
-    without_packaged_unit,
-)
 from slurm_energy.cli.installing.roles import (
     CONFIG_DIRECTORY,
     EARLIER_FILES,
@@ -31,6 +25,10 @@ from slurm_energy.cli.installing.roles import (
     SPANK_PLUGIN,
     UNIT_DIRECTORY,
     InstallOptions,
+    has_role,
+    is_packaged,
+    replaces_job_submit,
+    without_packaged_unit,
 )
 from slurm_energy.cli.installing.site_conf import SiteConf, place_among
 from slurm_energy.cli.installing.slurm_conf import (

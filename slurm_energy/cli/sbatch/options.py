@@ -94,7 +94,7 @@ def _limits(option: GivenOption) -> bool:
     """Return whether the option is a limit that its user set: dropping it could do to the job what he refused."""
     if option.name == "energy":
         return option.value not in _HARMLESS_MODES
-    if option.name in {"energy-trials", "energy-redecide"}:
+    if option.name in {"energy-trials", "energy-redecide", "energy-open"}:
         return option.value == "off"
     return option.name in {"energy-max-slowdown", "energy-deadline"}
 

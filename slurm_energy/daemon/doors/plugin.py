@@ -141,17 +141,25 @@ class PluginDoor:
     def _answer(self, connection: socket.socket, request: bytes, peer: Peer) -> None:
         reply, afterwards = self._now(request, peer)
         with connection, contextlib.suppress(OSError):
-            sent = connection.send(reply)
+            sent = 0
+            with contextlib.suppress(BlockingIOError):
+                sent = connection.send(reply, socket.MSG_DONTWAIT)
             if sent < len(reply):
                 connection.settimeout(_FIRST_BYTES_SECONDS)
                 connection.sendall(reply[sent:])
-        if afterwards is not None:
-            asyncio.get_running_loop().call_soon(afterwards)
+        if afterwards is not None:  # before the next request, whose answer may rest on it
+            try:
+                afterwards()
+            except Exception:
+                logger.exception("an answered request was not recorded")
 
 
 def _first_bytes(connection: socket.socket) -> bytes:
     """Return what a caller has sent by now; waits for a millisecond at most."""
-    connection.settimeout(_FIRST_BYTES_SECONDS)
+    try:
+        return connection.recv(MAX_DECIDE_BYTES + 1, socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        connection.settimeout(_FIRST_BYTES_SECONDS)
     try:
         return connection.recv(MAX_DECIDE_BYTES + 1)
     except TimeoutError:

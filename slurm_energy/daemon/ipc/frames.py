@@ -23,6 +23,7 @@ from slurm_energy.domain.promotion import LivePolicy
 from slurm_energy.domain.trials import LearnedClock
 from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.estimation.run_time import RunTime
+from slurm_energy.estimation.site_clocks import SiteClocks
 from slurm_energy.policy.base import Case
 from slurm_energy.wire.codec import Message
 from slurm_energy.wire.messages import Query
@@ -157,6 +158,13 @@ class ClockPart:
     estimates: tuple[tuple[int | str, str, Mapping[GpuTypeName, LearnedClock]], ...]
     first: bool
     last: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteClocksKnown:
+    """What all runs of the site say of clocks, in the place of what was sent before."""
+
+    clocks: SiteClocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

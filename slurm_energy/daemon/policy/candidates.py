@@ -8,7 +8,6 @@ candidate cannot be made, the configured policy answers: no job waits.
 import asyncio
 import hashlib
 import logging
-import stat
 import threading
 import time
 from collections import deque
@@ -45,8 +44,6 @@ RETRY_SECONDS = 60.0
 """After which a candidate that could not be made is tried again."""
 _MAX_READERS = 3
 """That read the same folders: where they hang another one would as well."""
-_MAX_FILES = 100
-"""In a candidate's folder."""
 _Made = tuple["ServedCandidate | None", "ServedCandidate | None", str]
 
 
@@ -341,7 +338,6 @@ def make_candidates(
 def _served(candidate_id: str, folder: str, config: Config, snapshot: ClusterSnapshot | None) -> ServedCandidate:
     if not folder:
         raise CandidateError(f"candidate {candidate_id} has no folder in the database")
-    _check_regular(Path(folder))
     candidate = read_candidate(Path(folder))
     if candidate.candidate_id != candidate_id:
         raise CandidateError(f"{folder} holds candidate {candidate.candidate_id}, not {candidate_id}")
@@ -353,21 +349,6 @@ def _served(candidate_id: str, folder: str, config: Config, snapshot: ClusterSna
             for _ in decider.rehearse(snapshot):
                 pass
     return ServedCandidate(candidate_id=candidate_id, decider=decider, clocks=candidate.clocks_by_name())
-
-
-def _check_regular(folder: Path) -> None:
-    """Refuse a folder with a pipe, a device or a link in it: reading one may never end.
-
-    Raises:
-        CandidateError: there is one, or the folder cannot be read.
-    """
-    try:
-        for number, path in enumerate(folder.rglob("*")):
-            mode = path.lstat().st_mode
-            if number >= _MAX_FILES or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-                raise CandidateError(f"{folder} holds {path.name}, which is no file of a candidate")
-    except OSError as error:
-        raise CandidateError(f"{folder} cannot be read: {error.strerror or error}") from error
 
 
 def servable_config(candidate_id: str, own: Config, config: Config) -> Config | None:

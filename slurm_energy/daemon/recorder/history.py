@@ -10,10 +10,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Generic, Protocol, TypeVar
 
 from slurm_energy.config import Config
-from slurm_energy.daemon.ipc.frames import ClockPart, RuntimePart, ScalingPart, WorkPart, table_parts
+from slurm_energy.daemon.ipc.frames import (
+    ClockPart,
+    RuntimePart,
+    ScalingPart,
+    SiteClocksKnown,
+    WorkPart,
+    table_parts,
+)
 from slurm_energy.daemon.recorder.recorder import QUERY_WAIT_SECONDS, ChangedJobs, Condition, Every
-from slurm_energy.domain.ids import ClusterName
+from slurm_energy.domain.ids import ClusterName, GpuTypeName
 from slurm_energy.domain.script import ScriptFeatures
+from slurm_energy.domain.trials import LearnedClock
 from slurm_energy.domain.work import FailedRuns, MeasuredRun, WorkEstimate
 from slurm_energy.errors import DaemonUnavailable, StoreError
 from slurm_energy.estimation.job_groups import job_group
@@ -23,12 +31,14 @@ from slurm_energy.estimation.job_history import (
     NameOf,
     WorkFit,
     corrected_work,
+    ended_run,
     named_work,
     scaled_names,
     timed_names,
 )
 from slurm_energy.estimation.learned_clocks import learned_clocks
 from slurm_energy.estimation.run_time import RUNS_PER_NAME, RunTimeModel
+from slurm_energy.estimation.site_clocks import SiteClocks, site_clocks
 from slurm_energy.policy.site.comparison import TypeComparison
 from slurm_energy.policy.site.settings import site_board_limits
 from slurm_energy.store.clock_trials import trials_of_names
@@ -51,6 +61,8 @@ HISTORY_INTERVAL_SECONDS = 300.0
 WORK_INTERVAL_SECONDS = 600.0
 WORK_SOON_SECONDS = 30.0
 """Where runs are on a GPU type that was not known at the last look at all of them."""
+SITE_CLOCKS_SECONDS = 300.0
+"""Between two looks at what all runs say of clocks; what one run tried counts for its own name at once."""
 MAX_CORRECTION_PAUSE_SECONDS = 2.0
 """Also after a look at all names, which takes longer: a run that ends is to be known within five seconds."""
 CORRECTION_SHARE = 0.1
@@ -220,6 +232,8 @@ class HistoryLoop:
     def __init__(self, config: Config, send_frame: SendFrame, changed: ChangedJobs) -> None:
         self._learns = config.policy.learn_from_runs
         self._tries_clocks = config.policy.clock_trials != "off"
+        self._by_mean = config.policy.slowdown_bound == "mean"
+        self._bounds = (config.policy.max_slowdown, config.policy.saver_max_slowdown)
         self._send_frame = send_frame
         self._changed = changed
         self._cluster = ClusterName(config.cluster.name)
@@ -231,6 +245,7 @@ class HistoryLoop:
         self._limits = site_board_limits(config)
         self._history_due = Every(HISTORY_INTERVAL_SECONDS)
         self._work_due = Every(WORK_INTERVAL_SECONDS)
+        self._site_clocks_due = Every(SITE_CLOCKS_SECONDS)
         self._correct_from = 0.0
 
     def run(self, engine: Engine, condition: Condition) -> None:
@@ -337,17 +352,26 @@ class HistoryLoop:
                 self._send_frame(part)
 
     def _send_clocks(self, session: Session) -> None:
-        if not self._tries_clocks:
+        if not (self._tries_clocks or self._by_mean):
             return
+        found: list[tuple[int | str, str, Mapping[GpuTypeName, LearnedClock]]] = []
+        clocks: SiteClocks | None = None
         try:
-            learned = learned_clocks(trials_of_names(session, self._cluster, history_begin(time.time())))
+            if self._tries_clocks:
+                found += learned_clocks(trials_of_names(session, self._cluster, history_begin(time.time())))
+            if self._by_mean and self._site_clocks_due.due(time.monotonic()):
+                timed = map(ended_run, self._memory.timed())
+                clocks = site_clocks(found, self._memory.measured(), self._bounds, self._limits, time.time(), timed)
         except StoreError:
             raise
         except Exception as error:  # noqa: BLE001  # run times and work are known all the same, whatever it is
-            logger.warning("trials cannot be compared, what was known before stays error=%s", error)
+            logger.warning("clocks cannot be compared, what was known before stays error=%s", error)
             return
-        for part in table_parts(ClockPart, learned):
-            self._send_frame(part)
+        if self._tries_clocks:
+            for part in table_parts(ClockPart, found):
+                self._send_frame(part)
+        if clocks is not None:
+            self._send_frame(SiteClocksKnown(clocks=clocks))
 
     def _compare_for(self, user_id: int, name: str) -> CompareTypes:
         return TypeComparison(limits=self._limits, work=self._work.get((user_id, name))).cost

@@ -13,6 +13,7 @@ from slurm_energy.daemon.ipc.frames import (
     QueryRequest,
     RuntimePart,
     ScalingPart,
+    SiteClocksKnown,
     WorkPart,
 )
 from slurm_energy.daemon.reuse import NamesWithRuns
@@ -75,7 +76,7 @@ class RecorderLink:
         finally:
             del self._open[number]
 
-    def receive(self, frame: Any) -> None:
+    def receive(self, frame: Any) -> None:  # noqa: PLR0912  # one branch for each kind of frame
         """Take one frame of the recorder."""
         if isinstance(frame, QueryReply):
             parts, answer = self._open.get(frame.number, (None, None))
@@ -111,6 +112,8 @@ class RecorderLink:
             self._clocks.update({(user_id, name): clocks for user_id, name, clocks in frame.estimates})
             if frame.last:
                 self._use(replace(self._history, clocks=self._clocks))
+        elif isinstance(frame, SiteClocksKnown):
+            self._use(replace(self._history, site_clocks=frame.clocks))
 
     def _note(self, table: str, frame: RuntimePart | WorkPart | ScalingPart | ClockPart) -> None:
         """Note which names have runs."""

@@ -13,6 +13,7 @@ from slurm_energy.config import Config
 from slurm_energy.daemon.ipc.channel import receive, send
 from slurm_energy.daemon.ipc.children import connect_to_parent, set_up_logging, until_stopped
 from slurm_energy.daemon.ipc.frames import (
+    LivePolicies,
     QueryReply,
     QueryRequest,
     reply_parts,
@@ -20,27 +21,33 @@ from slurm_energy.daemon.ipc.frames import (
 from slurm_energy.daemon.recorder.entries import STREAMS
 from slurm_energy.daemon.recorder.history import HistoryLoop
 from slurm_energy.daemon.recorder.journal import journal_directory
-from slurm_energy.daemon.recorder.promotion import PromotionLoop
 from slurm_energy.daemon.recorder.queries import answer_query, answer_status
 from slurm_energy.daemon.recorder.recorder import QUERY_WAIT_SECONDS, ChangedJobs, Condition, Every, Recorder
 from slurm_energy.daemon.recorder.unreported import UnreportedJobs
 from slurm_energy.domain.ids import ClusterName
+from slurm_energy.domain.promotion import LivePolicy
 from slurm_energy.errors import (
+    DaemonUnavailable,
     DatabaseReplaced,
     PermissionRefused,
+    PolicyError,
     SchemaVersionError,
     SlurmEnergyError,
     SpoolError,
     StoreError,
     ValueRangeError,
 )
+from slurm_energy.learning.nightly.stages import next_step, take_step
 from slurm_energy.store.database_file import check_database_file, close_database, guard_content
 from slurm_energy.store.past_runs import HISTORY_DAYS
+from slurm_energy.store.promotion import live_policy
+from slurm_energy.store.rollups import roll_up_some
 from slurm_energy.store.schema import check_version, database_revision, finish_sums, upgrade
 from slurm_energy.store.session import (
     Engine,
     open_engine,
     run_in_transaction,
+    store_session,
 )
 from slurm_energy.store.upkeep import optimize, prune_some
 from slurm_energy.wire.codec import encode
@@ -58,7 +65,10 @@ REPLACED_PAUSE_SECONDS = 1.0
 LOOK_INTERVAL_SECONDS = 5.0
 UNREPORTED_INTERVAL_SECONDS = 60.0
 PRUNE_INTERVAL_SECONDS = 60.0
+ROLLUP_INTERVAL_SECONDS = 30.0
 OPTIMIZE_INTERVAL_SECONDS = 86_400.0
+POLICY_LOOK_SECONDS = 2.0
+POLICY_ADVANCE_SECONDS = 60.0
 SHORT_SUBJECTS = frozenset({"explain", "status", "metrics"})
 """Questions that are answered at once, by threads of their own: no long report stands in their way."""
 SHORT_READERS = 2
@@ -84,6 +94,8 @@ class RecorderLoop:
         self._look_due = Every(LOOK_INTERVAL_SECONDS)
         self._unreported_due = Every(UNREPORTED_INTERVAL_SECONDS)
         self._prune_due = Every(PRUNE_INTERVAL_SECONDS)
+        self._rollup_due = Every(ROLLUP_INTERVAL_SECONDS)
+        self._rolls_up = False
         self._optimize_due = Every(OPTIMIZE_INTERVAL_SECONDS)
 
     def run(self, engine: Engine) -> None:
@@ -144,6 +156,69 @@ class RecorderLoop:
                 logger.info("old rows removed jobs_and_decisions=%d", removed)
         if self._optimize_due.due(now):
             optimize(engine)
+        self._rolls_up |= self._rollup_due.due(now)
+        if self._rolls_up and not self._recorder.has_more:  # what comes is more urgent
+            done = run_in_transaction(engine, lambda session: roll_up_some(session, self._cluster, time.time()))
+            self._rolls_up = done > 0
+
+
+class PromotionLoop:
+    """The live policy's row and what moves it, beside the recording: read every few seconds, moved on evidence.
+
+    A candidate that is worse is taken back within a minute of the evidence, and the answering process follows within
+    seconds. What is read is always the row: after a restart at any point it says who decides.
+    """
+
+    def __init__(self, config: Config, send_frame: Callable[[object], None]) -> None:
+        self._config = config
+        self._cluster = ClusterName(config.cluster.name)
+        self._send_frame = send_frame
+        self._sent: LivePolicy | None = None
+        self._advance_due = Every(min(POLICY_ADVANCE_SECONDS, 0.01 * 86_400.0 * config.nightly.max_stage_days))
+
+    def run(self, engine: Engine, condition: Condition) -> None:
+        """Follow the row until the process ends; a database that is away is tried again."""
+        while True:
+            try:
+                condition.wait(QUERY_WAIT_SECONDS)
+                self.step(engine)
+            except (StoreError, DaemonUnavailable, PolicyError) as error:
+                logger.info("live policy not read error=%s", error)
+            except Exception:
+                # The last resort of a thread: without it no candidate would be taken back, and no log would say so.
+                logger.exception("live policy not read")
+            time.sleep(POLICY_LOOK_SECONDS)
+
+    def step(self, engine: Engine) -> None:
+        """Move the challenger where it is time to look at its evidence, and say who decides if that has changed.
+
+        Raises:
+            StoreError: the database failed; the next step tries again.
+        """
+        with store_session(engine, read_only=True) as session:
+            live = live_policy(session, self._cluster)
+        if self._advance_due.due(time.monotonic()):
+            before, live = live, self._advanced(engine, live)
+            if live.generation != before.generation:
+                logger.info(
+                    "candidate moved id=%s from=%s champion=%s challenger=%s",
+                    before.challenger_id or live.challenger_id,
+                    None if before.stage is None else before.stage.value,
+                    live.champion_id or "configured",
+                    live.challenger_id or "none",
+                )
+        if live != self._sent:
+            self._send_frame(LivePolicies(live=live))
+            self._sent = live
+
+    def _advanced(self, engine: Engine, live: LivePolicy) -> LivePolicy:
+        """Return who decides after a look at the evidence; other writers wait only where something is moved."""
+        now = time.time()
+        with store_session(engine, read_only=True) as session:
+            step = next_step(session, self._cluster, self._config, now)
+        if not step.moves:
+            return live
+        return run_in_transaction(engine, lambda session: take_step(session, self._cluster, self._config, step, now))
 
 
 def prepare_schema(engine: Engine, *, create: bool = True) -> None:

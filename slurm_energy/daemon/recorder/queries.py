@@ -16,14 +16,15 @@ from slurm_energy.energy_model.facility import site_facility
 from slurm_energy.errors import PermissionRefused, StoreError, ValueRangeError
 from slurm_energy.slurm.coordinators import Coordinators
 from slurm_energy.slurm.json_client import CommandSettings
+from slurm_energy.store.bounds import report_open, report_slowdown
 from slurm_energy.store.decisions import DEFAULT_DECISIONS, recent_decisions
 from slurm_energy.store.explain import explain
 from slurm_energy.store.jobs import job_owner
 from slurm_energy.store.reports import report_groups, report_jobs
-from slurm_energy.store.running_totals import energy_totals, running_gpus
 from slurm_energy.store.schema import database_revision
 from slurm_energy.store.session import Engine, Session, database_name, store_session
 from slurm_energy.store.summaries import JobFilter
+from slurm_energy.store.sums import energy_totals, running_gpus
 from slurm_energy.wire.codec import Message
 from slurm_energy.wire.messages import Query, json_reply
 
@@ -88,6 +89,14 @@ def _report_groups(session: Session, config: Config, request: QueryRequest) -> s
         facility=site_facility(config.facility),
     )
     return encode_record(report)
+
+
+def _report_slowdown(session: Session, config: Config, request: QueryRequest) -> str:
+    return encode_record(report_slowdown(session, _filter(config, request)))
+
+
+def _report_open(session: Session, config: Config, request: QueryRequest) -> str:
+    return encode_record(report_open(session, _filter(config, request)))
 
 
 def _decisions(session: Session, config: Config, request: QueryRequest) -> str:
@@ -170,6 +179,8 @@ _ANSWERS: dict[str, Callable[[Session, Config, QueryRequest], str]] = {
     "explain": _explain,
     "report-job": _report_job,
     **{f"report-{kind}": _report_groups for kind in REPORT_KINDS if kind != "job"},
+    "report-slowdown": _report_slowdown,
+    "report-open": _report_open,
     "decisions": _decisions,
     "metrics": _metrics,
 }

@@ -3,9 +3,9 @@
 import logging
 import pwd
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
-from itertools import zip_longest
+from itertools import groupby, zip_longest
 from pathlib import Path
 
 from slurm_energy.config import Config
@@ -18,14 +18,14 @@ from slurm_energy.daemon.recorder.entries import (
     decode_entry,
 )
 from slurm_energy.daemon.recorder.journal import BATCH_BYTES, JournalReader, Line, Position, journal_id
-from slurm_energy.domain.energy import JobKey, NodeReport
-from slurm_energy.domain.ids import ClusterName, JobId
+from slurm_energy.domain.energy import NodeReport
+from slurm_energy.domain.ids import ClusterName
 from slurm_energy.domain.job import JobRequest
 from slurm_energy.errors import DaemonUnavailable, StoreError, ValueRangeError, WireError
 from slurm_energy.store.database_file import check_database_file, stamp_database
 from slurm_energy.store.decisions import record_change, record_decisions
-from slurm_energy.store.energy import finish_reports, record_report
-from slurm_energy.store.job_rows import Arrival, submit_time_of
+from slurm_energy.store.energy import record_reports
+from slurm_energy.store.job_rows import Arrival
 from slurm_energy.store.jobs import upsert_jobs
 from slurm_energy.store.nodes import record_node_sizes
 from slurm_energy.store.promotion import record_assignments
@@ -262,9 +262,9 @@ class Recorder:
             logger.error("journal does not go back so far: entries are lost stream=%s", reader.stream)
 
     def _apply(self, session: Session, entries: Sequence[EntryLine]) -> None:
-        """Store entries: decisions all at once, since most lines of a burst are such, the others one by one.
+        """Store entries: decisions all at once, since most lines of a burst are such, and reports in a row.
 
-        What reports of a burst come to is made out for all of them together.
+        A job's states and its reports stay in order: a number that is used again is another job's.
         """
         decided = [
             (entry.decision, with_login_name(entry.job)) for entry in entries if isinstance(entry, DecisionEntryLine)
@@ -278,40 +278,24 @@ class Recorder:
         ]
         if assigned:
             record_assignments(session, self._cluster, assigned)
-        for entry in entries:
-            if not isinstance(entry, DecisionEntryLine):
-                self._apply_other(session, entry)
-        reported: dict[ClusterName, list[JobId]] = {}
-        for entry in entries:
-            for report in entry.reports if isinstance(entry, ReportsEntryLine) else ():
-                reported.setdefault(report.cluster, []).append(report.job_id)
-        for cluster, job_ids in reported.items():
-            finish_reports(session, cluster, job_ids)
+        others = [entry for entry in entries if not isinstance(entry, DecisionEntryLine)]
+        for are_reports, some in groupby(others, key=lambda entry: isinstance(entry, ReportsEntryLine)):
+            if are_reports:
+                arrived = [one for entry in some if isinstance(entry, ReportsEntryLine) for one in _arrived(entry)]
+                self._ended.update(report.job_id for report, _ in arrived)
+                record_reports(session, arrived)
+                continue
+            for entry in some:
+                if not isinstance(entry, ReportsEntryLine):
+                    self._apply_other(session, entry)
 
-    def _apply_other(self, session: Session, entry: JobsEntryLine | ReportsEntryLine | ChangeEntryLine) -> None:
+    def _apply_other(self, session: Session, entry: JobsEntryLine | ChangeEntryLine) -> None:
         if isinstance(entry, ChangeEntryLine):
             record_change(session, entry.change)
-        elif isinstance(entry, JobsEntryLine):
+        else:
             upsert_jobs(session, self._cluster, (*entry.jobs, *entry.vanished))
             self._ended.update(job.job_id for job in entry.jobs if job.ended_at_seconds is not None)
             record_node_sizes(session, self._cluster, entry.node_sizes, entry.seen_at_seconds)
-        else:
-            for report, offset in zip_longest(entry.reports, entry.clock_offsets_seconds[: len(entry.reports)]):
-                received = entry.received_at_seconds
-                self._apply_report(session, report, Arrival(clock_offset_seconds=offset, received_at_seconds=received))
-
-    def _apply_report(self, session: Session, report: NodeReport, arrival: Arrival) -> None:
-        """Store a report under its job; one that no snapshot has shown yet gets a stand-in until one does."""
-        submitted = submit_time_of(session, report, arrival)
-        self._ended.add(report.job_id)
-        key = JobKey(
-            cluster=report.cluster,
-            job_id=report.job_id,
-            submitted_at_seconds=submitted.seconds,
-            restart_count=report.restart_count,
-        )
-        outcome = record_report(session, report, key, submit_time_known=submitted.known, arrival=arrival, finish=False)
-        logger.debug("report stored job_id=%d node=%s outcome=%s", report.job_id, report.node, outcome)
 
     def _decoded(self, line: Line) -> EntryLine | None:
         try:
@@ -326,6 +310,11 @@ class Recorder:
         logger.error("journal entry set aside path=%s error=%s", path, error)
         with path.open("ab") as file:
             file.write(line.text + b"\n")
+
+
+def _arrived(entry: ReportsEntryLine) -> Iterator[tuple[NodeReport, Arrival]]:
+    for report, offset in zip_longest(entry.reports, entry.clock_offsets_seconds[: len(entry.reports)]):
+        yield report, Arrival(clock_offset_seconds=offset, received_at_seconds=entry.received_at_seconds)
 
 
 class _Behind(Exception):

@@ -15,7 +15,7 @@ from slurm_energy.evaluation.gate.decisions import ProbeDecisions, decided, nove
 from slurm_energy.evaluation.gate.evidence import GateHistory, first_seed_of, history_of_site
 from slurm_energy.evaluation.gate.fusion import PastOutcome, fused, fusion_result
 from slurm_energy.evaluation.gate.impact import LoadHistory, impact_result
-from slurm_energy.evaluation.gate.logic.checks import logic_result, proofs
+from slurm_energy.evaluation.gate.logic import logic_result, proofs
 from slurm_energy.evaluation.gate.off_policy import LoggedDecision, off_policy_estimate, off_policy_result
 from slurm_energy.evaluation.gate.sandbox import Observed, SandboxLimits, observe, sandbox_result, sandboxed
 from slurm_energy.evaluation.gate.sheet import (

@@ -144,8 +144,8 @@ class PastOutcome:
     """Of its stages."""
     raw: float
     """Their weighted mean."""
-    improved: bool
-    """Whether measured jobs needed less energy with it."""
+    success: float
+    """1 where measured jobs needed less energy with it, 0 where they did not; between them what a person said of it."""
     parts: tuple[str, ...] = ()
     """What it brought."""
 
@@ -161,7 +161,7 @@ def calibrated(raw: float, outcomes: Sequence[PastOutcome], successes: float = 0
     prior = np.array([shift, _PRIOR_SLOPE])
     precision = np.eye(2) / _PRIOR_SPREAD**2
     rows = np.array([[1.0, _logit(outcome.raw)] for outcome in outcomes]).reshape(-1, 2)
-    real = np.array([float(outcome.improved) for outcome in outcomes])
+    real = np.array([outcome.success for outcome in outcomes])
     found = prior.copy()
     hessian = precision
     for _ in range(50):
@@ -216,8 +216,8 @@ def fused(
     shares = {name: root / sum(roots) for name, root in zip(names, roots, strict=True)}
     raw = sum(shares[name] * score for name, score in scores.items())
     alike = [outcome for outcome in outcomes if set(outcome.parts) == set(parts)] if parts else []
-    won = sum(outcome.improved for outcome in alike)
-    value = calibrated(raw, outcomes, successes=float(won), failures=float(len(alike) - won))
+    won = sum(outcome.success for outcome in alike)
+    value = calibrated(raw, outcomes, successes=won, failures=len(alike) - won)
     return FusedValue(value=value, raw=raw, weights=shares, consistency_ratio=hierarchy.consistency_ratio)
 
 

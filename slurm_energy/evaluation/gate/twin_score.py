@@ -17,6 +17,7 @@ from slurm_energy.policy.candidate import CandidatePolicy
 from slurm_energy.policy.registry import create_policy
 from slurm_energy.twin.adapters.served import ServedPolicy
 from slurm_energy.twin.engine.job import Workload
+from slurm_energy.twin.engine.outcome import Outcome
 from slurm_energy.twin.engine.simulation import run
 from slurm_energy.twin.world import World
 
@@ -60,7 +61,8 @@ class TwinRuns:
             timeouts=mine.jobs_by_state.get("TIMEOUT", 0) - theirs.jobs_by_state.get("TIMEOUT", 0),
         )
 
-    def _metrics(self, candidate: CandidatePolicy, seed: int) -> Metrics:
+    def replay(self, candidate: CandidatePolicy, seed: int) -> tuple[Outcome, Workload]:
+        """Return what became of a seed's jobs under a candidate."""
         config = candidate.configured(self.config)
         workload = self.make_workload(seed)
         logins = {user_id: login for login, user_id in self.user_ids.items()}
@@ -70,7 +72,10 @@ class TwinRuns:
             if int(user_id) in logins
         }
         rule = ServedPolicy(create_policy(config), config, clocks)
-        outcome = run(self.world, workload, rule, seed=seed, horizon_seconds=self.horizon_seconds)
+        return run(self.world, workload, rule, seed=seed, horizon_seconds=self.horizon_seconds), workload
+
+    def _metrics(self, candidate: CandidatePolicy, seed: int) -> Metrics:
+        outcome, workload = self.replay(candidate, seed)
         return metrics_of(outcome, self.world, workload.jobs[: len(outcome.job_id)])
 
 

@@ -3,7 +3,7 @@
 import json
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -11,12 +11,13 @@ from typing import Any
 
 from slurm_energy.config import Config
 from slurm_energy.domain.ids import ClusterName
-from slurm_energy.domain.promotion import PolicyEvent, Stage
+from slurm_energy.domain.promotion import LivePolicy, PolicyEvent, Stage
 from slurm_energy.evaluation.gate import GateHistory, GateSettings, LoopLimits, PastOutcome, ScoreSheet, judge
 from slurm_energy.evaluation.gate.evidence import history_of_site
 from slurm_energy.evaluation.site_evidence import SiteEvidence
 from slurm_energy.learning.nightly.night import Night
-from slurm_energy.learning.nightly.stages import ACTOR, GATE
+from slurm_energy.learning.nightly.site_twin import last_week
+from slurm_energy.learning.nightly.stages import ACTOR, APPROVE, GATE, RATE, REJECT
 from slurm_energy.policy.candidate import CandidatePolicy
 from slurm_energy.store.promotion import (
     candidate_rows,
@@ -29,37 +30,38 @@ from slurm_energy.store.promotion import (
 from slurm_energy.store.session import Engine, Session, open_engine, run_in_transaction, store_session
 
 FUSION = "fusion"
+_APPROVED = 0.75
+"""What an approval counts for: it says that a candidate may try, not that it did well."""
 
 
 def judge_night(night: Night, config: Config, say: Callable[[str], None], seconds_left: float = inf) -> bool | None:
     """Return whether the gate is passed, after its score sheet is in the candidate's history.
 
-    The gate judges policies. A candidate that brings clocks of names alone has the live policy: None is returned, no
-    sheet is made, and what a clock does is checked by the guard at each job, and measured in shadow and canary.
-    `seconds_left` is what remains of the night for replays.
+    None where the night proposes no candidate. `seconds_left` is what remains of the night for replays.
     """
+    candidate = night.candidate
+    if candidate is None:
+        return None
     engine = open_engine(config.store)
     cluster = ClusterName(config.cluster.name)
     try:
-        if not has_own_policy(night.candidate, night.incumbent, config):
-            run_in_transaction(engine, lambda session: _without_gate(session, cluster, night, config))
-            return None
-        history = _history(engine, cluster, night, config)
+        history = _history(engine, cluster, night, candidate, config)
         seed = random.SystemRandom().randrange(1_000_000)
         loop = LoopLimits(seconds=max(0.0, min(LoopLimits().seconds, seconds_left)))
-        settings = GateSettings(config=config, first_seed=seed, loop=loop)
-        sheet = judge(night.candidate, night.incumbent, history, settings, lambda stage: say(f"gate: {stage}"))
-        run_in_transaction(engine, lambda session: _after_gate(session, cluster, night, sheet, config))
+        settings = GateSettings(
+            config=config,
+            first_seed=seed,
+            loop=loop,
+            preferences=config.nightly.preferences,
+            person_for_different=config.nightly.person_for_different,
+        )
+        sheet = judge(candidate, night.incumbent, history, settings, lambda stage: say(f"gate: {stage}"))
         for stage in sheet.stages:
             say(f"gate: {stage.stage} {stage.verdict.value}: {stage.summary}")
+        say(run_in_transaction(engine, lambda session: _after_gate(session, cluster, candidate, sheet, config)))
         return sheet.passed
     finally:
         engine.dispose()
-
-
-def has_own_policy(candidate: CandidatePolicy, incumbent: CandidatePolicy, config: Config) -> bool:
-    """Return whether a candidate's policy is another than the live one."""
-    return candidate.configured(config).policy != incumbent.configured(config).policy
 
 
 def sheet_document(sheet: ScoreSheet) -> dict[str, Any]:
@@ -73,9 +75,13 @@ def sheet_document(sheet: ScoreSheet) -> dict[str, Any]:
     }
 
 
-def _history(engine: Engine, cluster: ClusterName, night: Night, config: Config) -> GateHistory:
+def _history(
+    engine: Engine, cluster: ClusterName, night: Night, candidate: CandidatePolicy, config: Config
+) -> GateHistory:
     with store_session(engine, read_only=True) as session:
-        folders = [Path(row.folder) for row in candidate_rows(session, cluster)]
+        rows = candidate_rows(session, cluster)
+        folders = [Path(row.folder) for row in rows]
+        parts = {row.candidate_id: tuple(map(str, row.document.get("parts", ()))) for row in rows}
         events = policy_events(session, cluster)
     stops = [
         str(stage.get("stage"))
@@ -91,98 +97,127 @@ def _history(engine: Engine, cluster: ClusterName, night: Night, config: Config)
         states=night.history.states,
         runs=night.history.runs,
         split_seconds=night.history.split_seconds,
-        now_seconds=night.candidate.made_at_seconds,
+        now_seconds=candidate.made_at_seconds,
         world=None if twin is None else twin.world,
         learned_from=None if twin is None else twin.learned_from,
         held_out=None if twin is None else twin.judged,
-        archive=tuple(folder for folder in folders if folder != night.candidate.folder and folder.is_dir()),
+        archive=tuple(folder for folder in folders if folder != candidate.folder and folder.is_dir()),
     )
     return replace(
-        history_of_site(evidence, night.candidate, config), earlier_stops=stops, outcomes=past_outcomes(events)
+        history_of_site(evidence, candidate, config),
+        last_week=() if twin is None else last_week(night.history, twin, night.incumbent, config),
+        earlier_stops=stops,
+        outcomes=past_outcomes(events, parts),
     )
 
 
-def past_outcomes(events: Sequence[PolicyEvent]) -> tuple[PastOutcome, ...]:
-    """Return what came of earlier candidates in canary: one became active by its evidence, or was rejected there.
+def past_outcomes(
+    events: Sequence[PolicyEvent], parts: Mapping[str, tuple[str, ...]] | None = None
+) -> tuple[PastOutcome, ...]:
+    """Return what came of earlier candidates: what their jobs showed in canary, else what a person said of them.
 
-    What a person moved says nothing of their jobs.
+    One became active by its evidence, or was rejected there. Of those that did not get so far, the last word of a
+    person counts: a rejection 0, an approval three quarters, a rating of 1 to 5 from 0 to 1.
+
+    Args:
+        events: Of all candidates, the oldest first.
+        parts: What each candidate brought.
     """
     sheets = {event.candidate_id: event.evidence for event in events if event.reason == GATE}
-    found = {}
+    success: dict[str, float] = {}
+    measured = set()
     for event in events:
-        sheet = sheets.get(event.candidate_id, {})
+        ended = event.before is Stage.CANARY and event.after in (Stage.ACTIVE, Stage.REJECTED)
+        if ended and event.actor == ACTOR:
+            success[event.candidate_id] = float(event.after is Stage.ACTIVE)
+            measured.add(event.candidate_id)
+        word = _said(event)
+        if word is not None and event.candidate_id not in measured:
+            success[event.candidate_id] = word
+    found = []
+    for candidate_id, value in success.items():
+        sheet = sheets.get(candidate_id, {}).get("sheet", {})
         scores = {
             str(stage["stage"]): float(stage["score"])
-            for stage in sheet.get("sheet", {}).get("stages", ())
+            for stage in sheet.get("stages", ())
             if stage.get("score") is not None and stage.get("stage") != FUSION
         }
-        ended = event.before is Stage.CANARY and event.after in (Stage.ACTIVE, Stage.REJECTED)
-        if not scores or not ended or event.actor != ACTOR:
-            continue
-        weights = sheet.get("sheet", {}).get("weights", {})
+        weights = sheet.get("weights", {})
         total = sum(float(weights.get(name, 0.0)) for name in scores)
         if total > 0.0:
-            found[event.candidate_id] = PastOutcome(
-                scores=scores,
-                raw=sum(float(weights.get(name, 0.0)) * score for name, score in scores.items()) / total,
-                improved=event.after is Stage.ACTIVE,
+            found.append(
+                PastOutcome(
+                    scores=scores,
+                    raw=sum(float(weights.get(name, 0.0)) * score for name, score in scores.items()) / total,
+                    success=value,
+                    parts=(parts or {}).get(candidate_id, ()),
+                )
             )
-    return tuple(found.values())
+    return tuple(found)
 
 
-def _without_gate(session: Session, cluster: ClusterName, night: Night, config: Config) -> None:
-    estimates = night.candidate.estimates
-    clocks = 0 if estimates is None else len(estimates.clocks)
-    if stage_of(session, cluster, night.candidate.candidate_id) is not Stage.CANDIDATE:
-        return
-    if not clocks:
-        _reject(session, cluster, night, "changes no decision: neither prices nor clocks of names are its own")
-        return
-    _into_shadow(session, cluster, night, config, f"clocks of {clocks} names, which the guard checks at each job")
+def _said(event: PolicyEvent) -> float | None:
+    """Return how good a person holds a candidate for; None where the event is no word on that."""
+    if event.reason == REJECT:
+        return 0.0
+    if event.reason == APPROVE:
+        return _APPROVED
+    rating = event.evidence.get("rating") if event.reason == RATE else None
+    return (float(rating) - 1.0) / 4.0 if isinstance(rating, int) and 1 <= rating <= 5 else None
 
 
-def _after_gate(session: Session, cluster: ClusterName, night: Night, sheet: ScoreSheet, config: Config) -> None:
+def _after_gate(
+    session: Session, cluster: ClusterName, candidate: CandidatePolicy, sheet: ScoreSheet, config: Config
+) -> str:
+    """Keep the sheet and move the candidate; return what comes of it, in words."""
     note_on_candidate(
         session,
         cluster,
-        night.candidate.candidate_id,
+        candidate.candidate_id,
         at_seconds=time.time(),
         actor=ACTOR,
         reason=GATE,
         evidence=sheet_document(sheet),
     )
-    if stage_of(session, cluster, night.candidate.candidate_id) is not Stage.CANDIDATE:
-        return
+    stage = stage_of(session, cluster, candidate.candidate_id)
+    if stage is not Stage.CANDIDATE:
+        return f"candidate {candidate.candidate_id} is {'?' if stage is None else stage.value} already"
     if not sheet.passed:
         stopped = sheet.stopped_by
         why = "the gate was not passed" if stopped is None else f"stopped by {stopped.stage}: {stopped.summary}"
-        _reject(session, cluster, night, why)
-    elif not sheet.needs_person:
-        _into_shadow(session, cluster, night, config, "the gate was passed")
+        _move(session, cluster, candidate, Stage.REJECTED, why)
+        return f"candidate {candidate.candidate_id} is rejected: {why}"
+    waits = _waits_for(sheet, config, live_policy(session, cluster))
+    if waits:
+        note_on_candidate(
+            session,
+            cluster,
+            candidate.candidate_id,
+            at_seconds=time.time(),
+            actor=ACTOR,
+            reason=f"waits: {waits}",
+            evidence={},
+        )
+        return f"candidate {candidate.candidate_id} passed the gate and waits: {waits}"
+    _move(session, cluster, candidate, Stage.SHADOW, "the gate was passed")
+    return f"candidate {candidate.candidate_id} passed the gate and is in shadow"
 
 
-def _reject(session: Session, cluster: ClusterName, night: Night, reason: str) -> None:
-    move_candidate(
-        session,
-        cluster,
-        night.candidate.candidate_id,
-        Stage.REJECTED,
-        at_seconds=time.time(),
-        actor=ACTOR,
-        reason=reason,
-    )
+def _waits_for(sheet: ScoreSheet, config: Config, live: LivePolicy) -> str:
+    """Return why a candidate that passed is not moved into shadow; empty where it is."""
+    if config.nightly.promote == "off":
+        return f"nightly.promote is off; promote it with: slurm-energy policy promote {sheet.candidate_id}"
+    if sheet.needs_person:
+        return (
+            "it is very different from the live policy and nightly.person_for_different is on; approve it with: "
+            f"slurm-energy policy approve {sheet.candidate_id}"
+        )
+    if live.paused:
+        return "promotion is paused; go on with: slurm-energy policy resume"
+    if live.challenger_id and live.stage is not None:
+        return f"{live.challenger_id} is in {live.stage.value}; the newest that passed follows it"
+    return ""
 
 
-def _into_shadow(session: Session, cluster: ClusterName, night: Night, config: Config, reason: str) -> None:
-    live = live_policy(session, cluster)
-    if config.nightly.promote == "off" or live.challenger_id or live.paused:
-        return
-    move_candidate(
-        session,
-        cluster,
-        night.candidate.candidate_id,
-        Stage.SHADOW,
-        at_seconds=time.time(),
-        actor=ACTOR,
-        reason=reason,
-    )
+def _move(session: Session, cluster: ClusterName, candidate: CandidatePolicy, after: Stage, reason: str) -> None:
+    move_candidate(session, cluster, candidate.candidate_id, after, at_seconds=time.time(), actor=ACTOR, reason=reason)

@@ -9,7 +9,7 @@ Medians of logarithms stand for means: one run that hung is one of many. A run t
 one over how likely that was, so that the live policy's habit of one clock is not taken for what the name does.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, hypot, log, sqrt
@@ -41,8 +41,15 @@ _MIN_GAIN = 0.005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Response:
+class NameResponse:
     """How a name's work answers to its clock on one GPU type."""
+
+    user_id: int
+    group: str
+    gpu_type: GpuTypeName
+    default_clock_mhz: int
+    default_watts: float
+    """Of one GPU at the default clock, a median over runs."""
 
     relative_clock: float
     """The lowest with enough runs."""
@@ -53,6 +60,24 @@ class _Response:
     runs: int
     newest_seconds: float
 
+    @property
+    def power_floor(self) -> float:
+        """Share of the power at the default clock that does not follow the clock."""
+        share: float = self.relative_clock**_POWER_EXPONENT
+        return min(0.95, max(0.0, (self.power_ratio - share) / (1.0 - share)))
+
+    def time_at(self, relative_clock: float) -> float:
+        """Return the run time at a clock over that at the default one."""
+        distance = (1.0 / relative_clock - 1.0) / (1.0 / self.relative_clock - 1.0)
+        return 1.0 + max(0.0, self.slowdown) * distance
+
+    def power_at(self, relative_clock: float) -> float:
+        """Return the power at a clock over that at the default one."""
+        if relative_clock == self.relative_clock:
+            return self.power_ratio
+        following: float = (1.0 - self.power_floor) * relative_clock**_POWER_EXPONENT
+        return self.power_floor + following
+
 
 def name_clocks(runs: Iterable[ClockedRun], max_slowdown: float) -> tuple[NameClocks, ...]:
     """Return the clock of every name that ran at two, where it keeps the bound with its error.
@@ -62,16 +87,54 @@ def name_clocks(runs: Iterable[ClockedRun], max_slowdown: float) -> tuple[NameCl
         max_slowdown: Bound of the site's jobs that name none.
     """
     found: dict[tuple[int, str], dict[GpuTypeName, LearnedClock]] = {}
-    for (user_id, group, gpu_type), members in _by_name(runs).items():
-        response = _response(members)
-        clock = (
-            None if response is None else _best_clock(gpu_type, members[0].default_clock_mhz, response, max_slowdown)
-        )
+    for response in name_responses(runs):
+        clock = _best_clock(response, max_slowdown)
         if clock is not None:
-            found.setdefault((user_id, group), {})[gpu_type] = clock
+            found.setdefault((response.user_id, response.group), {})[response.gpu_type] = clock
     return tuple(
         NameClocks(user_id=user_id, group=group, clocks=clocks) for (user_id, group), clocks in sorted(found.items())
     )
+
+
+def name_responses(runs: Iterable[ClockedRun]) -> tuple[NameResponse, ...]:
+    """Return how every name that ran at two clocks answers to them."""
+    found = (_response(key, members) for key, members in _by_name(runs).items())
+    return tuple(response for response in found if response is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameDraw:
+    """What a name's runs drew, whether or not they ran at two clocks."""
+
+    user_id: int
+    group: str
+    gpu_type: GpuTypeName
+    relative_clock: float
+    """That most of them had."""
+    watts: float
+    """Of one GPU at it, a median over runs."""
+    joules: float
+    """Of all its runs."""
+
+
+def name_draws(runs: Iterable[ClockedRun]) -> tuple[NameDraw, ...]:
+    """Return what the runs of every name with enough of them drew."""
+    found = []
+    for (user_id, group, gpu_type), members in _by_name(runs).items():
+        usual = Counter(run.sm_clock_mhz for run in members).most_common(1)[0][0]
+        same = [run for run in members if run.sm_clock_mhz == usual]
+        if len(same) >= MIN_RUNS:
+            found.append(
+                NameDraw(
+                    user_id=user_id,
+                    group=group,
+                    gpu_type=gpu_type,
+                    relative_clock=min(1.0, usual / same[0].default_clock_mhz),
+                    watts=median(run.joules / run.device_seconds / run.gpus for run in same),
+                    joules=sum(run.joules for run in members),
+                )
+            )
+    return tuple(found)
 
 
 def _by_name(runs: Iterable[ClockedRun]) -> Mapping[tuple[int, str, GpuTypeName], Sequence[ClockedRun]]:
@@ -92,7 +155,7 @@ def _by_name(runs: Iterable[ClockedRun]) -> Mapping[tuple[int, str, GpuTypeName]
     return found
 
 
-def _response(runs: Sequence[ClockedRun]) -> _Response | None:
+def _response(key: tuple[int, str, GpuTypeName], runs: Sequence[ClockedRun]) -> NameResponse | None:
     default_mhz = runs[0].default_clock_mhz
     by_clock: dict[int, list[ClockedRun]] = defaultdict(list)
     for run in runs:
@@ -105,7 +168,13 @@ def _response(runs: Sequence[ClockedRun]) -> _Response | None:
     members = by_clock[clock]
     times, time_error = _log_ratio(members, base, lambda run: run.seconds)
     watts, _ = _log_ratio(members, base, lambda run: run.joules / run.device_seconds)
-    return _Response(
+    user_id, group, gpu_type = key
+    return NameResponse(
+        user_id=user_id,
+        group=group,
+        gpu_type=gpu_type,
+        default_clock_mhz=default_mhz,
+        default_watts=median(run.joules / run.device_seconds / run.gpus for run in base),
         relative_clock=clock / default_mhz,
         sm_clock_mhz=clock,
         slowdown=exp(times) - 1.0,
@@ -145,45 +214,40 @@ def _weighed_median(values: Sequence[float], weights: Sequence[float]) -> float:
     return ordered[-1][0]
 
 
-def _best_clock(
-    gpu_type: GpuTypeName, default_mhz: int, response: _Response, max_slowdown: float
-) -> LearnedClock | None:
+def _best_clock(response: NameResponse, max_slowdown: float) -> LearnedClock | None:
     """Return the clock of the least energy among the measured one and those a step below, that keeps the bound."""
-    measured = _learned(response.sm_clock_mhz, default_mhz, response)
+    measured = _learned(response.sm_clock_mhz, response)
     best = measured if measured.upper <= max_slowdown and measured.energy_change < 0.0 else None
-    for clock in _clocks_below(gpu_type, default_mhz, response):
-        one = _learned(clock, default_mhz, response)
+    for clock in _clocks_below(response):
+        one = _learned(clock, response)
         limit = 0.0 if best is None else best.energy_change
         if one.upper <= max_slowdown and one.energy_change < limit - _MIN_GAIN:
             best = one
     return best
 
 
-def _clocks_below(gpu_type: GpuTypeName, default_mhz: int, response: _Response) -> Iterator[int]:
-    table = clock_table_of(gpu_type)
-    known = CATALOG[gpu_type].sm_clocks_mhz if gpu_type in CATALOG else ()
+def _clocks_below(response: NameResponse) -> Iterator[int]:
+    table = clock_table_of(response.gpu_type)
+    known = CATALOG[response.gpu_type].sm_clocks_mhz if response.gpu_type in CATALOG else ()
     supported = known if table is None else [point.sm_clock_mhz for point in table.points]
     reach = _STEP * (1.0 / response.relative_clock - 1.0)
     for clock in sorted(supported, reverse=True):
-        if clock < response.sm_clock_mhz and default_mhz / clock - 1.0 <= reach:
+        if clock < response.sm_clock_mhz and response.default_clock_mhz / clock - 1.0 <= reach:
             yield clock
 
 
-def _learned(clock: int, default_mhz: int, response: _Response) -> LearnedClock:
+def _learned(clock: int, response: NameResponse) -> LearnedClock:
     """Return what the response says of a clock."""
-    x = clock / default_mhz
+    x = clock / response.default_clock_mhz
     distance = (1.0 / x - 1.0) / (1.0 / response.relative_clock - 1.0)
-    slowdown = max(0.0, response.slowdown) * distance
+    slowdown = response.time_at(x) - 1.0
     beyond = _MODEL_ERROR * max(0.0, slowdown - response.slowdown)
-    share = response.relative_clock**_POWER_EXPONENT
-    floor = min(0.95, max(0.0, (response.power_ratio - share) / (1.0 - share)))
-    power = response.power_ratio if distance == 1.0 else floor + (1.0 - floor) * x**_POWER_EXPONENT
     return LearnedClock(
         sm_clock_mhz=clock,
-        default_clock_mhz=default_mhz,
+        default_clock_mhz=response.default_clock_mhz,
         slowdown=slowdown,
         error=hypot(response.error * distance, beyond / CAUTION),
-        energy_change=power * (1.0 + slowdown) - 1.0,
+        energy_change=response.power_at(x) * (1.0 + slowdown) - 1.0,
         runs=response.runs if distance == 1.0 else 0,
         measured_at_seconds=response.newest_seconds,
         by_trial=False,

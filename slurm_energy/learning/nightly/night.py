@@ -11,9 +11,9 @@ import random
 import resource
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -58,11 +58,13 @@ Say = Callable[[str], None]
 class Night:
     """What a run came to."""
 
-    candidate: CandidatePolicy
+    candidate: CandidatePolicy | None
+    """None where nothing would be gained by one."""
     incumbent: CandidatePolicy
     history: SiteHistory
     twin: ReplayFiles | None
-    is_new: bool
+    notes: tuple[str, ...]
+    """Why parts are not new."""
 
 
 def clear_work(config: Config) -> None:
@@ -117,25 +119,130 @@ def _retrain(config: Config, folder: Path, say: Say, actor: str, seed: int | Non
             say(note)
         say(f"{data.jobs} jobs, {data.measured_jobs} of them measured, {_days(history)} days")
         incumbent = incumbent_policy(engine, cluster)
-        clocks = name_clocks(history.runs, config.policy.max_slowdown)
-        say(f"clocks of {len(clocks)} names follow from their own runs")
-        twin, tuned = _tuned(config, history, incumbent, work, state.seed, begun, say)
+        twin = _twin(config, history, work, say)
+        task = NightTask(
+            config=config,
+            history=history,
+            incumbent=incumbent,
+            twin=twin,
+            work=work,
+            seed=state.seed,
+            begun=begun,
+            say=say,
+        )
+        parts = [make(task) for make in PART_MAKERS]
+        notes = tuple(part.note for part in parts if part.note)
+        for note in notes:
+            say(note)
+        if not any(part.is_new for part in parts):
+            return Night(candidate=None, incumbent=incumbent, history=history, twin=twin, notes=notes)
         candidate = CandidatePolicy(
             candidate_id=f"{datetime.fromtimestamp(state.until_seconds, UTC):%Y%m%d-%H%M%S}-{data.digest[:8]}",
             made_at_seconds=state.until_seconds,
             parent="" if incumbent.folder is None else incumbent.candidate_id,
             seeds=(state.seed,),
-            data=data,
-            policy=tuned.policy or incumbent.policy,
-            estimates=_estimates(clocks, twin),
-            figures={**tuned.figures, "named_clocks": float(len(clocks))},
+            data=replace(data, notes=(*data.notes, *notes)),
+            figures={name: value for part in parts for name, value in part.figures.items()},
         )
+        for part in parts:
+            candidate = part.into(candidate)
         written = write_candidate(candidate, folder / candidate.candidate_id)
-        is_new = run_in_transaction(engine, lambda session: _note(session, cluster, written, actor))
-        say(f"candidate {written.candidate_id}: {', '.join(written.parts) or 'no part differs'}")
-        return Night(candidate=written, incumbent=incumbent, history=history, twin=twin, is_new=is_new)
+        run_in_transaction(engine, lambda session: _note(session, cluster, written, actor))
+        say(f"candidate {written.candidate_id}: {', '.join(written.parts)}")
+        return Night(candidate=written, incumbent=incumbent, history=history, twin=twin, notes=notes)
     finally:
         engine.dispose()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NightTask:
+    """What a part of a candidate is made of."""
+
+    config: Config
+    history: SiteHistory
+    incumbent: CandidatePolicy
+    twin: ReplayFiles | None
+    """None where the jobs cannot be replayed."""
+    work: Path
+    """For what a part keeps, so that a night that is resumed does not make it again."""
+    seed: int
+    begun: float
+    """Monotonic seconds."""
+    say: Say
+
+    def deadline_seconds(self, share: float) -> float:
+        """Return the monotonic time at which a share of the night's time is used up."""
+        return self.begun + share * 60.0 * self.config.nightly.max_minutes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadePart:
+    """A part of a candidate."""
+
+    into: Callable[[CandidatePolicy], CandidatePolicy]
+    """Returns a candidate with the part; where there is nothing new, with that of the live policy."""
+    is_new: bool
+    """Whether it is another than the live policy's: a candidate without a new part is not proposed."""
+    figures: Mapping[str, float] = field(default_factory=dict)
+    note: str = ""
+    """Why there is nothing new; empty where that is said elsewhere."""
+
+
+def price_part(task: NightTask) -> MadePart:
+    """Return the prices that do best in the site's twin, where they do better than the live policy."""
+    own = task.incumbent.policy
+    if task.twin is None:
+        return MadePart(into=lambda candidate: replace(candidate, policy=own), is_new=False)
+    tuned = _tuned(task, task.twin)
+    policy = tuned.policy or own
+    note = ""
+    if tuned.policy is None and tuned.held_out_cost is not None:
+        note = (
+            f"prices found in the search cost {100.0 * (tuned.held_out_cost - 1.0):+.2f} % of the live policy's on the "
+            "held-out days, no gain: they are not proposed"
+        )
+    return MadePart(
+        into=lambda candidate: replace(candidate, policy=policy),
+        is_new=tuned.policy is not None,
+        figures=tuned.figures,
+        note=note,
+    )
+
+
+def clock_part(task: NightTask) -> MadePart:
+    """Return the clocks that follow from the names' own runs."""
+    clocks = name_clocks(task.history.runs, task.config.policy.max_slowdown)
+    task.say(f"clocks of {len(clocks)} names follow from their own runs")
+    factors = {} if task.twin is None else dict(task.twin.power_factors)
+    estimates = SiteEstimates(clocks=clocks, power_factors=factors) if clocks or factors else None
+    before = () if task.incumbent.estimates is None else task.incumbent.estimates.clocks
+    is_new = _clocks_mhz(clocks) != _clocks_mhz(before)
+    note = ""
+    if not is_new:
+        note = (
+            "no name has measured runs at two clocks of which the lower one saves: no clock of a name is proposed"
+            if not clocks
+            else "the clocks of names are those of the live policy: they are not proposed again"
+        )
+    return MadePart(
+        into=lambda candidate: replace(candidate, estimates=estimates),
+        is_new=is_new,
+        figures={"named_clocks": float(len(clocks))},
+        note=note,
+    )
+
+
+def _clocks_mhz(clocks: Sequence[NameClocks]) -> dict[tuple[int, str, str], int]:
+    return {
+        (one.user_id, one.group, gpu_type): clock.sm_clock_mhz
+        for one in clocks
+        for gpu_type, clock in one.clocks.items()
+    }
+
+
+PartMaker = Callable[[NightTask], MadePart]
+PART_MAKERS: tuple[PartMaker, ...] = (price_part, clock_part)
+"""Each makes one part of a candidate, in this order; one that raises ends the night."""
 
 
 def incumbent_policy(engine: Engine, cluster: ClusterName) -> CandidatePolicy:
@@ -145,53 +252,44 @@ def incumbent_policy(engine: Engine, cluster: ClusterName) -> CandidatePolicy:
     return read_candidate(Path(live.champion_folder)) if live.champion_folder else configured_policy()
 
 
-def _tuned(  # noqa: PLR0913, PLR0917  # what a step of the night needs
-    config: Config,
-    history: SiteHistory,
-    incumbent: CandidatePolicy,
-    work: Path,
-    seed: int,
-    begun: float,
-    say: Say,
-) -> tuple[ReplayFiles | None, Tuned]:
-    """Return the site's twin and the prices that do best in it; none of both where its jobs cannot be replayed."""
-    nothing = Tuned(policy=None, learned_cost=1.0, held_out_cost=None, figures={})
+def _twin(config: Config, history: SiteHistory, work: Path, say: Say) -> ReplayFiles | None:
+    """Return the site's twin, None where its jobs cannot be replayed."""
     try:
         twin = build_twin(history, work, config.nightly.replayed_jobs)
     except (WorkloadError, TrainingError) as error:
         say(f"the jobs cannot be replayed, prices stay as they are: {error}")
-        return None, nothing
-    say(f"replays of {twin.learned_jobs} jobs, checked on {twin.held_out_jobs} later ones")
-    seconds = 60.0 * config.nightly.max_minutes
-    evaluations = Evaluations.read(work / "replays.json")
-    workers = config.nightly.workers
-    live = incumbent.policy or chosen_policy(config).config.policy.name
-    tuned = tune(
-        config,
+        return None
+    say(
+        f"replays of {twin.learned_jobs} jobs, checked on {twin.held_out_jobs} later ones; {twin.named_kinds} names "
+        "draw what their own runs drew"
+    )
+    return twin
+
+
+def _tuned(task: NightTask, twin: ReplayFiles) -> Tuned:
+    evaluations = Evaluations.read(task.work / "replays.json")
+    workers = task.config.nightly.workers
+    live = task.incumbent.policy or chosen_policy(task.config).config.policy.name
+    return tune(
+        task.config,
         live,
         SiteReplay(
             world=twin.world,
             jobs=twin.learned_from,
             evaluations=evaluations,
-            deadline_seconds=begun + _SEARCH_SHARE * seconds,
+            deadline_seconds=task.deadline_seconds(_SEARCH_SHARE),
             workers=workers,
         ),
         SiteReplay(
             world=twin.world,
             jobs=twin.held_out,
             evaluations=evaluations,
-            deadline_seconds=begun + _CHECK_SHARE * seconds,
+            deadline_seconds=task.deadline_seconds(_CHECK_SHARE),
             workers=workers,
         ),
-        seed=seed,
-        say=say,
+        seed=task.seed,
+        say=task.say,
     )
-    return twin, tuned
-
-
-def _estimates(clocks: tuple[NameClocks, ...], twin: ReplayFiles | None) -> SiteEstimates | None:
-    factors = {} if twin is None else dict(twin.power_factors)
-    return SiteEstimates(clocks=clocks, power_factors=factors) if clocks or factors else None
 
 
 def _note(session: Session, cluster: ClusterName, candidate: CandidatePolicy, actor: str) -> bool:

@@ -1,23 +1,37 @@
-"""The twin of a site, made from its database: nodes, partitions, users, names and jobs, and the watts it measured."""
+"""The twin of a site, made from its database: nodes, partitions, users, names and jobs, and what it measured of them.
+
+GPUs draw what the site's drew. The names that spent most energy are kinds of work of their own, with their own power;
+where they ran at two clocks they answer to a clock as their runs did, else as the package's programs do.
+"""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from statistics import median
+from typing import TypeVar
 
+from slurm_energy.config import Config
 from slurm_energy.domain.cluster import JobState
+from slurm_energy.domain.ids import GpuTypeName, JobId
 from slurm_energy.energy_model.catalog import gpu_type_from_slurm_type
 from slurm_energy.errors import TrainingError
-from slurm_energy.evaluation.replay import workload_of_states, world_of_states
+from slurm_energy.estimation.job_groups import job_group
+from slurm_energy.evaluation.gate.twin_score import PredictedDay, TwinRuns
+from slurm_energy.evaluation.replay import replay_kinds, workload_of_states, world_of_states
 from slurm_energy.files import write_atomically
-from slurm_energy.learning.nightly.history import SiteHistory
+from slurm_energy.learning.nightly.history import DAY_SECONDS, SiteHistory
+from slurm_energy.learning.nightly.name_clocks import NameDraw, NameResponse, name_draws, name_responses
+from slurm_energy.policy.candidate import CandidatePolicy
 from slurm_energy.store.site_history import ClockedRun
+from slurm_energy.twin.engine.job import Workload
 from slurm_energy.twin.workloads.csv_file import write_csv
 from slurm_energy.twin.world import World
-from slurm_energy.twin.world.device_model import DeviceModel
+from slurm_energy.twin.world.device_model import DeviceModel, Load
 from slurm_energy.twin.world.file import load_world
 from slurm_energy.twin.world.writer import world_to_toml
+
+T = TypeVar("T")
 
 WORLD_FILE = "world.toml"
 LEARNED_FILE = "learned-from.csv"
@@ -25,6 +39,11 @@ HELD_OUT_FILE = "held-out.csv"
 JUDGED_FILE = "judged.csv"
 MIN_CALIBRATING_RUNS = 20
 """Of a GPU type, so that its measured watts take the place of the package's."""
+MAX_NAMED_KINDS = 40
+"""Names with the most energy, that are kinds of their own: each makes every replay a little slower."""
+LAST_DAYS = 7.0
+"""That the twin is held against."""
+MIN_DAY_JOBS = 5
 _MAX_FACTOR = 4.0
 """Beyond it a reading is not a matter of calibration: another board, or the wrong GPU."""
 
@@ -43,11 +62,27 @@ class ReplayFiles:
     held_out_jobs: int
     power_factors: Mapping[str, float]
     """By GPU type: measured watts over the model's."""
+    named_kinds: int
+    """Names that draw what their own runs drew."""
     assumptions: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedKind:
+    """A name that is a kind of work of its own in the twin."""
+
+    kind: str
+    draws: Mapping[GpuTypeName, NameDraw]
+    responses: Mapping[GpuTypeName, NameResponse]
+    """Where its runs had two clocks."""
+
+
+NamedKinds = Mapping[tuple[int, str], NamedKind]
+"""By user and group of jobs."""
+
+
 def build_twin(history: SiteHistory, folder: Path, max_jobs: int) -> ReplayFiles:
-    """Write the site's world, its jobs before the split, and and two stretches after it.
+    """Write the site's world, its jobs before the split, and two stretches after it.
 
     Args:
         history: The site's.
@@ -60,7 +95,8 @@ def build_twin(history: SiteHistory, folder: Path, max_jobs: int) -> ReplayFiles
     """
     seen = world_of_states(history.states, history.cluster or "site", f"database of cluster {history.cluster}")
     factors = power_factors(history.runs, seen.world)
-    world = replace(calibrated(seen.world, factors), knowledge="site")
+    named = named_kinds(history.runs)
+    world = replace(with_kinds(calibrated(seen.world, factors), named), knowledge="site")
     path = folder / WORLD_FILE
     write_atomically(path, world_to_toml(world).encode(), mode=0o644)
     world = load_world(path)
@@ -69,7 +105,7 @@ def build_twin(history: SiteHistory, folder: Path, max_jobs: int) -> ReplayFiles
     held_out, judged = later[: len(later) // 2][:max_jobs], later[len(later) // 2 :][:max_jobs]
     counts = []
     for states, name in ((learned, LEARNED_FILE), (held_out, HELD_OUT_FILE), (judged, JUDGED_FILE)):
-        counts.append(_write(states, world, folder / name))
+        counts.append(_write(states, world, named, folder / name))
     if min(counts) < 1:
         raise TrainingError(
             f"{counts[0]} jobs before, {counts[1]} after the split and {counts[2]} later ones for the gate can be "
@@ -83,15 +119,134 @@ def build_twin(history: SiteHistory, folder: Path, max_jobs: int) -> ReplayFiles
         learned_jobs=counts[0],
         held_out_jobs=counts[1],
         power_factors=factors,
+        named_kinds=len(named),
         assumptions=seen.assumptions,
     )
 
 
-def _write(states: Sequence[JobState], world: World, path: Path) -> int:
-    found = workload_of_states(states, world, PurePath(path.name), skip_bad=True)
+def last_week(
+    history: SiteHistory, twin: ReplayFiles, incumbent: CandidatePolicy, config: Config
+) -> tuple[PredictedDay, ...]:
+    """Return the energy of each of the last days: measured, and what the twin makes of those jobs.
+
+    Of jobs with a reading beyond doubt alone. The twin has the live policy decide them, whoever did.
+    """
+    until = history.states[-1].ended_at_seconds or 0.0
+    # Device time may run faster than the wall, as in a laboratory: the twin's does not.
+    joules = {
+        (run.user_id, run.name, run.ended_at_seconds): run.joules * run.seconds / run.device_seconds
+        for run in history.runs
+        if run.ended_at_seconds > until - LAST_DAYS * DAY_SECONDS
+    }
+    measured = {}
+    states: list[JobState] = []
+    for state in reversed(history.states):
+        found = joules.get((state.user_id, state.name, state.ended_at_seconds or 0.0))
+        if found is not None and state.job_id not in measured and len(states) < config.nightly.replayed_jobs:
+            measured[state.job_id] = (int((state.ended_at_seconds or 0.0) // DAY_SECONDS), found)
+            states.append(state)
+    if not states:
+        return ()
+    world = load_world(twin.world)
+    runs = TwinRuns(
+        world=world,
+        make_workload=lambda _: _workload(states, world, named_kinds(history.runs), "last-week"),
+        config=config,
+        user_ids={state.user_name: state.user_id for state in states},
+    )
+    outcome, _ = runs.replay(incumbent, 0)
+    days: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    for job_id, made, ended in zip(outcome.job_id, outcome.energy_joules, outcome.state, strict=True):
+        if ended == "COMPLETED" and JobId(int(job_id)) in measured:
+            day, found = measured[JobId(int(job_id))]
+            days[day].append((float(made), found))
+    return tuple(
+        PredictedDay(twin_joules=sum(made for made, _ in pairs), measured_joules=sum(found for _, found in pairs))
+        for _, pairs in sorted(days.items())
+        if len(pairs) >= MIN_DAY_JOBS
+    )
+
+
+def _write(states: Sequence[JobState], world: World, named: NamedKinds, path: Path) -> int:
+    found = _workload(states, world, named, path.name)
     if found.jobs:
         write_csv(found, path)
     return len(found.jobs)
+
+
+def _workload(states: Sequence[JobState], world: World, named: NamedKinds, name: str) -> Workload:
+    """Return the jobs for the site's twin, those of names with kinds of their own as such."""
+    found = workload_of_states(states, world, PurePath(name), skip_bad=True)
+    numbers = {state.user_name: state.user_id for state in states}
+    for job in found.jobs:
+        own = named.get((numbers.get(job.user, -1), job_group(job.name, None)))
+        device = None if own is None else device_of(next(iter(own.draws)), world)
+        if own is not None and device is not None and job.kind in device.loads:
+            # As long at the default clock as the kind that it was taken for.
+            units = device.loads[job.kind].seconds_per_unit[-1] / device.loads[own.kind].seconds_per_unit[-1]
+            job.true_units, job.estimated_units = job.true_units * units, job.estimated_units * units
+            job.kind = own.kind
+    return found
+
+
+def named_kinds(runs: Sequence[ClockedRun]) -> NamedKinds:
+    """Return the names that are kinds of their own: those that spent most energy."""
+    draws: dict[tuple[int, str], dict[GpuTypeName, NameDraw]] = defaultdict(dict)
+    for draw in name_draws(runs):
+        draws[draw.user_id, draw.group][draw.gpu_type] = draw
+    responses: dict[tuple[int, str], dict[GpuTypeName, NameResponse]] = defaultdict(dict)
+    for response in name_responses(runs):
+        responses[response.user_id, response.group][response.gpu_type] = response
+    most = sorted(draws, key=lambda name: (-sum(one.joules for one in draws[name].values()), name))
+    return {
+        name: NamedKind(kind=f"name-{number}", draws=draws[name], responses=responses.get(name, {}))
+        for number, name in enumerate(most[:MAX_NAMED_KINDS], start=1)
+    }
+
+
+def with_kinds(world: World, named: NamedKinds) -> World:
+    """Return the world with a load of each named kind on every GPU; where it was not measured, the usual one."""
+    usual = replay_kinds(world)[0].name
+    devices = dict(world.devices)
+    for own in named.values():
+        draws = _by_device(own.draws, world)
+        responses = _by_device(own.responses, world)
+        for name, device in devices.items():
+            base = device.loads.get(usual) or next(iter(device.loads.values()), None)
+            if base is None:
+                continue
+            load = base
+            if name in responses:
+                load = _answering(device, base, responses[name])
+            elif name in draws:
+                load = _drawing(device, base, draws[name])
+            devices[name] = replace(device, loads={**device.loads, own.kind: load})
+    return replace(world, devices=devices)
+
+
+def _by_device(found: Mapping[GpuTypeName, T], world: World) -> dict[str, T]:
+    devices = ((device_of(gpu_type, world), one) for gpu_type, one in found.items())
+    return {device.name: one for device, one in devices if device is not None}
+
+
+def _answering(device: DeviceModel, base: Load, response: NameResponse) -> Load:
+    """Return a load that answers to each clock as a name's runs did; at the default clock it takes the usual time."""
+    highest = device.relative_clocks[-1]
+    clocks = [clock / highest for clock in device.relative_clocks]
+    return replace(
+        base,
+        watts=tuple(response.default_watts * response.power_at(clock) for clock in clocks),
+        seconds_per_unit=tuple(base.seconds_per_unit[-1] * response.time_at(clock) for clock in clocks),
+    )
+
+
+def _drawing(device: DeviceModel, base: Load, draw: NameDraw) -> Load:
+    """Return the usual load, drawing at the clock of a name's runs what they drew."""
+    highest = device.relative_clocks[-1]
+    clocks = device.relative_clocks
+    nearest = min(range(len(clocks)), key=lambda index: abs(clocks[index] / highest - draw.relative_clock))
+    factor = draw.watts / max(base.watts[nearest], 1e-9)
+    return replace(base, watts=tuple(watt * factor for watt in base.watts))
 
 
 def power_factors(runs: Sequence[ClockedRun], world: World) -> dict[str, float]:

@@ -8,7 +8,6 @@ from slurm_energy.config import Config
 from slurm_energy.domain.ids import ClusterName
 from slurm_energy.domain.promotion import LivePolicy, PolicyEvent, Stage
 from slurm_energy.learning.nightly.sequential import CanaryOutcome, CanaryReport, CanaryVerdict, report_of
-from slurm_energy.policy.candidate import ESTIMATES_FILE
 from slurm_energy.store.promotion import candidate_rows, live_policy, move_candidate, paused_seconds, policy_events
 from slurm_energy.store.promotion.outcomes import ShadowCounts, canary_jobs, shadow_counts
 from slurm_energy.store.session import Session
@@ -104,19 +103,17 @@ def _waiting(session: Session, cluster: ClusterName) -> str | None:
         events = policy_events(session, cluster, row.candidate_id)
         if any(event.after is Stage.SHADOW for event in events):
             return None
-        if events and events[-1].after is Stage.CANDIDATE and _may_go_into_shadow(row.document, events):
+        if events and events[-1].after is Stage.CANDIDATE and _may_go_into_shadow(events):
             return row.candidate_id
     return None
 
 
-def _may_go_into_shadow(document: Mapping[str, Any], events: Sequence[PolicyEvent]) -> bool:
-    """Return whether the gate was passed, or has nothing to judge, or a person has approved."""
+def _may_go_into_shadow(events: Sequence[PolicyEvent]) -> bool:
+    """Return whether the gate was passed, or a person has approved."""
     if _last_word(events) is not None:
         return _last_word(events) == APPROVE
     sheet = next((event.evidence for event in reversed(events) if event.reason == GATE), None)
-    if sheet is None:
-        return list(document.get("parts", ())) == [ESTIMATES_FILE]
-    return sheet.get("passed") is True and not sheet.get("needs_person")
+    return sheet is not None and sheet.get("passed") is True and not sheet.get("needs_person")
 
 
 def _after_shadow(

@@ -14,6 +14,7 @@ from slurm_energy.domain.decision import (
     ClockChoice,
     DecisionEntry,
     EnergyDecision,
+    OpenOffer,
     Reason,
     RuntimeEstimate,
 )
@@ -22,6 +23,7 @@ from slurm_energy.domain.ids import DecisionId, GpuTypeName, PartitionName, pars
 from slurm_energy.domain.job import EnergyMode, JobRequest
 from slurm_energy.domain.trials import LearnedClock
 from slurm_energy.domain.work import WorkEstimate
+from slurm_energy.estimation.site_clocks import SiteClocks
 from slurm_energy.policy.base import Case, CountCost, CountingPolicy, Policy
 from slurm_energy.policy.guard.answer import CheckedAnswer, checked_answer, plain_note
 from slurm_energy.policy.guard.clocks import allowed_clock, expected_runtime, slowdown_room, unknown_reasons
@@ -31,6 +33,7 @@ from slurm_energy.policy.guard.explanation import (
     count_text,
     exchange_notes,
     explanation,
+    joined_line,
     light_notes,
     missing_partitions,
     sent_text,
@@ -39,10 +42,12 @@ from slurm_energy.policy.guard.explanation import (
 from slurm_energy.policy.guard.gpu_count import CountedCase, with_chosen_count
 from slurm_energy.policy.guard.partitions import allowed_hint, allowed_partitions
 from slurm_energy.policy.guard.trials import counted_clocks, learned_verdict, trial_bounds
-from slurm_energy.policy.site.candidates import at_site
+from slurm_energy.policy.site.candidates import at_site, is_opened
 from slurm_energy.policy.site.clock_terms import clock_terms
 from slurm_energy.policy.site.comparison import first_tried, landing_on, landing_types
+from slurm_energy.policy.site.mean_bound import site_clock_notes, with_site_clocks
 from slurm_energy.policy.site.settings import site_board_limits
+from slurm_energy.policy.submission.open_offer import offer_announcement, offer_text, open_offer, slowdown_basis
 
 _MAX_ENTRY_MINUTES = 0xFFFFFFFD
 
@@ -126,6 +131,7 @@ class Guard:
         work: WorkEstimate | None = None,
         learned_clocks: Mapping[GpuTypeName, LearnedClock] | None = None,
         scaling: GpuScaling | None = None,
+        site_clocks: SiteClocks | None = None,
     ) -> EnergyDecision:
         """Return the decision for one job; never raises, and what cannot be decided leaves the job unchanged.
 
@@ -140,6 +146,7 @@ class Guard:
             work: What runs of the job's name say of the GPU types; None for a name without.
             learned_clocks: What trials in runs of the job's name measured, by GPU type.
             scaling: What they say of more and fewer GPUs; None for a name without runs of two numbers.
+            site_clocks: What all runs of the site say of clocks, where its bound is held in the mean.
         """
         name, version = _text(policy, "name"), _text(policy, "version")
         decision = EnergyDecision(
@@ -159,7 +166,8 @@ class Guard:
         def as_placed(one: Case) -> Case:
             """Return a case at the site, with what runs say of work on so many GPUs."""
             known = None if work is None or not learns else work.for_gpus(one.job.gpu_count)
-            return at_site(replace(one, work=known), self._config)
+            placed = at_site(replace(one, work=known), self._config)
+            return placed if site_clocks is None else with_site_clocks(placed, site_clocks, self._config.guard)
 
         counted = with_chosen_count(
             Case(
@@ -180,6 +188,7 @@ class Guard:
             lambda cases: _count_costs(policy, tuple(map(as_placed, cases))),
         )
         case = as_placed(counted.case)
+        offer = self._offer(counted.case, as_placed)
         counted = replace(counted, case=case)
         missing = missing_partitions(case)
         if missing and not case.candidates:
@@ -193,7 +202,24 @@ class Guard:
             notes=(*counted.notes, *outcome.notes, *missing),
         )
         estimate = expected_runtime(case, self._config.guard)
-        return self._decision(replace(decision, estimate=estimate), counted, outcome)
+        decision = replace(
+            decision,
+            estimate=estimate,
+            opens=is_opened(job, self._config.routing),
+            offer=offer,
+            slowdown=slowdown_basis(case),
+        )
+        return self._decision(decision, counted, outcome)
+
+    def _offer(self, case: Case, as_placed: Callable[[Case], Case]) -> OpenOffer | None:
+        """Return what leaving its partition open would have given a job that names one; None where it is open."""
+        job, routing = case.job, self._config.routing
+        if not (routing.open and routing.invite and job.partitions) or is_opened(job, routing) or job.starts_later:
+            return None
+        try:
+            return open_offer(as_placed(replace(case, job=replace(job, options=replace(job.options, open=True)))))
+        except Exception:  # noqa: BLE001  # said beside the decision: it must not cost the job its decision
+            return None
 
     def _stop(self, job: JobRequest, snapshot: ClusterSnapshot | None, decision: EnergyDecision) -> Reason | None:
         """Return why no policy is asked at all, None if one is."""
@@ -252,7 +278,7 @@ class Guard:
         reasons, notes = unknown_reasons(landing)
         clocks: list[ClockChoice] = []
         for gpu_type in landing_types(landing):
-            learned = case.learned_clocks.get(gpu_type)
+            learned = None if gpu_type in case.site_tables else case.learned_clocks.get(gpu_type)
             if gpu_type not in answer.clocks_mhz and learned is None:
                 continue
             where = [candidate for candidate in landing if gpu_type in candidate.gpu_types]
@@ -267,6 +293,7 @@ class Guard:
             verdict = allowed_clock(gpu_type, answer.clocks_mhz[gpu_type], room, min_saving, case.comparison)
             clocks += [] if verdict.choice is None else [verdict.choice]
             both_sides = () if verdict.choice is None else exchange_notes(verdict.choice)
+            both_sides = (*both_sides, *site_clock_notes(gpu_type, case, verdict.choice))
             reasons, notes = (*reasons, *verdict.reasons), (*notes, *verdict.notes, *both_sides)
         return _Outcome(clocks=tuple(clocks), reasons=reasons, notes=notes)
 
@@ -291,6 +318,11 @@ class Guard:
             message="" if quiet else line,
             message_in_place="" if quiet else line_in_place,
         )
+        if decision.offer is not None:
+            text = plain_note(offer_text(decision.offer, ",".join(case.job.partitions)))
+            given = replace(given, notes=(*given.notes, text))
+            if not quiet:
+                given = replace(given, message=joined_line(given.message, text))
         # A site that observes for a while has nothing to say to people who did not ask for it.
         if not quiet and (not observed or case.job.options.mode is EnergyMode.OBSERVE):
             own = case.work is not None and bool(case.work.runs_by_type)
@@ -304,6 +336,9 @@ class Guard:
                 if moves
                 else "",
             )
+            if decision.offer is not None:
+                also = offer_announcement(decision.offer)
+                given = replace(given, announcement=joined_line(given.announcement, also))
         if observed:
             return given
         return replace(

@@ -179,6 +179,9 @@ def slowdown_room(
         spread = _spread(case.runtime)
         likely = _likely_room(limit * (1.0 - guard.time_limit_margin), predicted, spread, guard.max_added_timeouts)
         time_limit = max(time_limit, likely)
+    if case.limit_room > 0.0:
+        # On a slower type the run is that much nearer to its limit.
+        time_limit = max(time_limit, (1.0 + case.limit_room) / max(1.0, ratio or 1.0) - 1.0)
     return SlowdownRoom(
         by_mean=case.clock_terms.by_mean,
         bound=-1.0 if left is None else left,

@@ -119,6 +119,12 @@ def announcement(
     return f"if accepted: {what}; {_OPT_OUT}"
 
 
+def joined_line(line: str, more: str) -> str:
+    """Return a line with more behind it, where both together are short enough for a line at submission."""
+    both = "; ".join(filter(None, (line, more)))
+    return both if len(both.encode()) <= MAX_MESSAGE_BYTES else line
+
+
 def count_text(counted: CountedCase) -> str:
     """Return what another number of GPUs does, or why the job's own stays although the user named others."""
     if Reason.GPU_COUNT_REFUSED in counted.reasons:

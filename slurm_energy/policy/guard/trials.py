@@ -16,6 +16,7 @@ from slurm_energy.policy.base import Case
 from slurm_energy.policy.guard.clocks import ClockVerdict, SlowdownRoom, slowdown_room
 from slurm_energy.policy.site.clock_terms import EACH_JOB, ClockTerms, measured_by, worth_their_time
 from slurm_energy.policy.site.comparison import Candidate, landing_types
+from slurm_energy.policy.site.mean_bound import trial_limit
 
 MIN_POSSIBLE_GAIN = 0.01
 """Of the energy; below it trials are made only for a job whose user asked for them."""
@@ -68,6 +69,9 @@ def trial_bounds(
         limit_watts = case.board_limits.known_watts(gpu_type)
         if gpu_type in WITHOUT_LOCK or bound < MIN_TRIAL_BOUND or _is_well_known(gpu_type, case, room, config):
             continue
+        if gpu_type in case.site_tables:
+            bounds[gpu_type] = max(trial_limit(gpu_type, case, bound), MIN_TRIAL_BOUND)
+            continue
         if asked or possible_gain(gpu_type, limit_watts, config.policy.max_slowdown, case.clock_terms) >= (
             MIN_POSSIBLE_GAIN
         ):
@@ -114,14 +118,19 @@ def possible_gain(
 def _is_well_known(gpu_type: GpuTypeName, case: Case, room: SlowdownRoom, config: Config) -> bool:
     """Return whether the job begins with a clock that several runs measured lately: then another trial tells little."""
     learned = case.learned_clocks.get(gpu_type)
+    if learned is not None and gpu_type in case.site_tables:
+        return any(_is_recent(one, case) and one.runs >= WELL_KNOWN_RUNS for one in (learned, *learned.others))
     verdict = (
         None if learned is None else learned_verdict(gpu_type, learned, room, config.guard.min_energy_saving, case)
     )
     if learned is None or verdict is None or verdict.choice is None:
         return False
     begun = next(one for one in (learned, *learned.others) if one.sm_clock_mhz == verdict.choice.sm_clock_mhz)
-    is_recent = case.now_seconds - begun.measured_at_seconds <= RECHECK_SECONDS
-    return begun.runs >= WELL_KNOWN_RUNS and is_recent
+    return begun.runs >= WELL_KNOWN_RUNS and _is_recent(begun, case)
+
+
+def _is_recent(clock: LearnedClock, case: Case) -> bool:
+    return case.now_seconds - clock.measured_at_seconds <= RECHECK_SECONDS
 
 
 def learned_verdict(

@@ -35,16 +35,24 @@ def asked_partitions(case: Case) -> tuple[PartitionState, ...]:
     return () if default is None else (default,)
 
 
+def is_opened(job: JobRequest, routing: RoutingConfig) -> bool:
+    """Return whether partitions that the user named are a preference among all those that he may use."""
+    if not job.partitions or not routing.open:
+        return False
+    return routing.open_by_default if job.options.open is None else job.options.open
+
+
 def routable_partitions(case: Case, routing: RoutingConfig) -> tuple[PartitionState, ...]:
     """Return the partitions among which a choice is open; one or none means that there is nothing to choose.
 
-    Of a user's list some may be put first, a single partition that he named is kept, and a job that named none is tried
-    in others than the default partition only where the site has opened routing.
+    Of a user's list some may be put first, a single partition that he named is kept unless it is a preference
+    (`is_opened`), and a job that named none is tried in others than the default partition only where the site has
+    opened routing.
     """
     if case.job.tied or case.job.reservation is not None or case.job.array is not None:
         # A reservation belongs to its nodes, and room for one task says nothing about room for a whole array.
         return ()
-    if case.job.partitions:
+    if case.job.partitions and not is_opened(case.job, routing):
         return asked_partitions(case)
     if not routing.open:
         return ()
@@ -74,15 +82,20 @@ def refusal(case: Case, partition: PartitionState) -> str | None:
     return next((reason for failed, reason in checks if failed), None)
 
 
-def order_objections(case: Case, partitions: Iterable[PartitionState]) -> dict[PartitionName, str]:
+def order_objections(case: Case, partitions: Iterable[PartitionState], *, adds: bool) -> dict[PartitionName, str]:
     """Return why slurmctld's side would not put a partition before the job's own ones, for those that it would not.
 
     That side looks again, at slurmctld's own records: this only keeps us from announcing what it will leave out.
+
+    Args:
+        case: The job's.
+        partitions: Those that may go first.
+        adds: Whether some of them are none of the job's own.
     """
     own = asked_partitions(case)
     if not own:
         return {}
-    home, adds = own[0], not case.job.partitions
+    home = own[0]
     terms = {one.list_terms for one in own}
     tier = max(one.priority_tier for one in own)
     factor = max(one.priority_job_factor for one in own)
@@ -235,7 +248,8 @@ def at_site(case: Case, config: Config) -> Case:
     they may be the faster ones.
     """
     routable = routable_partitions(case, config.routing)
-    objections = order_objections(case, routable)
+    opened = is_opened(case.job, config.routing)
+    objections = order_objections(case, routable, adds=opened or not case.job.partitions)
     refusals = {
         partition.name: refusal(case, partition)
         or soft_rejection(case, partition, config)
@@ -284,7 +298,8 @@ def _reasons(case: Case, config: Config, *, may_route: bool) -> tuple[Reason, ..
     if may_route:
         return ()
     if case.job.partitions:
-        return (Reason.USER_PARTITION,)
+        closed = case.job.options.open is True and not config.routing.open
+        return (Reason.USER_PARTITION, Reason.ROUTING_CLOSED) if closed else (Reason.USER_PARTITION,)
     return () if config.routing.open else (Reason.ROUTING_CLOSED,)
 
 

@@ -1,6 +1,6 @@
 """How a job's GPU types and partitions compare: by runs of its name if they say enough, else by tables."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import exp
 from typing import NamedTuple
@@ -41,6 +41,8 @@ class TypeComparison:
     """What runs of the job's name say; None for a name without."""
     terms: ClockTerms = EACH_JOB
     """What the site asks of a clock."""
+    clocks: Mapping[GpuTypeName, ClockTable] = field(default_factory=dict)
+    """What the site's own runs say that clocks do to this job, in the place of the tables."""
 
     def cost(self, gpu_type: GpuTypeName, reference: GpuTypeName) -> RelativeCost | None:
         """Return what the work needs on a type relative to another at default clocks; None where that is not known.
@@ -73,6 +75,9 @@ class TypeComparison:
 
     def all_clocks(self, gpu_type: GpuTypeName) -> ClockTable | None:
         """Return the same with the clocks that save too little for their time."""
+        own = self.clocks.get(gpu_type)
+        if own is not None:
+            return own
         table = clock_table_of(gpu_type, power_limit_watts=self.limits.watts(gpu_type))
         if table is not None and self.draws_less(gpu_type):
             # In the mean such work counts like all other; but it must end in time also if it goes with the clock.

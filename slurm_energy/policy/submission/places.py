@@ -8,7 +8,7 @@ from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.gpu_places import GpuPlace
 from slurm_energy.domain.ids import GpuTypeName, PartitionName
 from slurm_energy.energy_model.catalog import CATALOG, catalogue_limit_watts
-from slurm_energy.energy_model.host import host_share
+from slurm_energy.energy_model.coefficients import host_share
 from slurm_energy.energy_model.operating_point import ClockTable, OperatingPoint, clock_table_of
 from slurm_energy.policy.placement import OptionTable, PlaceInfo
 from slurm_energy.policy.site.candidates import catalogue_name

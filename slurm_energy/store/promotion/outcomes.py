@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import log
+from math import exp, log
 from statistics import median
 from typing import Any
 
@@ -55,7 +55,7 @@ class CanaryJob:
     is_challenger: bool
     energy_log: float | None
     """ln of its joules per GPU asked for, over the median of the name's earlier runs on any GPUs; None where one of
-    them is not known."""
+    them is not known. Of a job that did not complete, the ratio itself: all of it is to be spent once more."""
     seconds_log: float | None
     """The same of its run time."""
     turnaround_log: float | None
@@ -114,7 +114,7 @@ def canary_jobs(
         yield CanaryJob(
             user_id=row["user_id"],
             is_challenger=row["candidate_id"] == challenger_id,
-            energy_log=logs.get("joules") if completed else None,
+            energy_log=_charged(logs.get("joules"), completed=completed),
             seconds_log=logs.get("seconds") if completed else None,
             turnaround_log=logs.get("turnaround") if completed else None,
             completed=completed,
@@ -122,6 +122,11 @@ def canary_jobs(
             guard_changed=any(reason.value in reasons for reason in GUARD_REASONS),
             milliseconds=row["milliseconds"],
         )
+
+
+def _charged(energy_log: float | None, *, completed: bool) -> float | None:
+    """Return what a job's joules count for the policy that decided it."""
+    return energy_log if energy_log is None or completed else exp(min(energy_log, 10.0))
 
 
 def _logs(row: Mapping[str, Any]) -> dict[str, float]:

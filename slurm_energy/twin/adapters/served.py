@@ -20,7 +20,7 @@ from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import ClockChoice, EnergyDecision, Reason, RuntimeEstimate
 from slurm_energy.domain.gpu_count import GpuScaling
 from slurm_energy.domain.ids import DecisionId, GpuTypeName, PartitionName
-from slurm_energy.domain.job import JobRequest
+from slurm_energy.domain.job import JobRequest, scaled_limit
 from slurm_energy.domain.trials import ClockTrial, LearnedClock, NamedTrial
 from slurm_energy.domain.work import FailedRuns, MeasuredRun, WorkEstimate
 from slurm_energy.energy_model.catalog import CATALOG, gpu_type_from_slurm_type
@@ -29,12 +29,14 @@ from slurm_energy.estimation.clock_trials import ClockTrials
 from slurm_energy.estimation.job_groups import job_group
 from slurm_energy.estimation.learned_clocks import MAX_RUNS, learned_clocks
 from slurm_energy.estimation.run_time import EndedRun
+from slurm_energy.estimation.site_clocks import SiteClocks, site_clocks
 from slurm_energy.estimation.site_runs import SiteRuns
 from slurm_energy.policy.base import FollowingPolicy, Policy, RehearsablePolicy
 from slurm_energy.policy.guard import Guard
 from slurm_energy.policy.jobs import EndedJob, WaitingJob
 from slurm_energy.policy.placement import ClusterView, JobTrials, PlaceInfo, Placement, PlacementRule, Reroute
 from slurm_energy.policy.registry import create_policy
+from slurm_energy.policy.site.settings import site_board_limits
 from slurm_energy.twin.adapters.view import TwinView, job_request
 from slurm_energy.twin.engine.job import Job, JobRun
 from slurm_energy.twin.engine.knowledge import KnownEnd, known_end
@@ -67,7 +69,8 @@ class ServedPolicy(PlacementRule):
         self.version = policy.version
         self.reasons: Counter[Reason] = Counter()
         self._policy = policy
-        self._config = config
+        # Nobody reads in the twin what a named partition costs.
+        config = self._config = replace(config, routing=replace(config.routing, invite=False))
         self._guard = Guard(config, ids=partial(next, _ids()))
         self._decisions: dict[int, EnergyDecision] = {}
         self._gpu_types: list[GpuTypeName | None] = []
@@ -91,6 +94,8 @@ class ServedPolicy(PlacementRule):
         self._runs = ServedRuns()
         self._places = view.places
         self._gpu_types = [gpu_type_from_slurm_type(place.device) for place in view.places]
+        if isinstance(view, TwinView):
+            view.open_by_default = self._config.routing.open and self._config.routing.open_by_default
         self._without_default = isinstance(view, TwinView) and not any(one.is_default for one in view.world.partitions)
 
     def route(self, job: WaitingJob, view: ClusterView) -> tuple[int, ...] | None:
@@ -106,6 +111,7 @@ class ServedPolicy(PlacementRule):
             self._waiting[job.job_id] = job, request
         if job.asked_gpus:  # as in Slurm, the number is fixed when the job is submitted
             job.range_counts, job.gpu_counts = job.gpu_counts, (decision.gpus or job.asked_gpus,)
+            _scale_limit(job)
         self.reasons.update(decision.reasons)
         self.clamped += not CLAMPING.isdisjoint(decision.reasons)
         self._decisions[job.job_id] = decision
@@ -147,6 +153,7 @@ class ServedPolicy(PlacementRule):
                 **self._named_clocks(job),
                 **(self._runs.clocks_of(job) if self.trials is not None else {}),
             },
+            site_clocks=self._runs.site_clocks(self._config, view.now_seconds),
         )
 
     def _named_clocks(self, job: Job) -> Mapping[GpuTypeName, LearnedClock]:
@@ -180,6 +187,7 @@ class ServedPolicy(PlacementRule):
                 found[job_id] = Reroute(self._waits_in(named, request, view), decision.gpus if resizes else None)
                 if resizes and decision.gpus is not None:
                     job.gpu_counts = (decision.gpus,)
+                    _scale_limit(job)
             gpus = float(decision.gpus or job.asked_gpus or job.gpu_counts[0])
             for name in named[:1] or request.partitions or self._default(view):
                 claimed[name] = claimed.get(name, 0.0) + gpus
@@ -229,8 +237,9 @@ class ServedPolicy(PlacementRule):
         if not isinstance(end, KnownEnd):
             return
         clocks = () if decision is None else decision.clocks  # runs from before the daemon was there had none
+        is_decided = decision is not None
         chosen = next((clock for clock in clocks if clock.gpu_type == gpu_type), None)
-        self._runs.learn(end, gpu_type, self._places[job.place], chosen, trials)
+        self._runs.learn(end, gpu_type, self._places[job.place], chosen, trials, is_decided=is_decided)
 
     def _clock(self, decision: EnergyDecision | None, index: int, view: ClusterView) -> int:
         chosen = [] if decision is None else [c for c in decision.clocks if c.gpu_type == self._gpu_types[index]]
@@ -253,6 +262,15 @@ class _ServedTrials:
     def begin(self, job: WaitingJob, placement: Placement) -> JobTrials | None:
         """Return the trials of a job that is being started; None for none."""
         return self._policy.trials_of(job, placement)
+
+
+def _scale_limit(job: Job) -> None:
+    """Give a job the time limit that goes with its number of GPUs, as in Slurm."""
+    asked = job.asked_limit_seconds or job.time_limit_seconds
+    if asked < inf:
+        minutes = scaled_limit(asked / 60.0, job.asked_gpus, job.gpu_counts[0])
+        assert minutes is not None
+        job.asked_limit_seconds, job.time_limit_seconds = asked, 60.0 * minutes
 
 
 def served_policy(name: str, config: Config | None = None) -> ServedPolicy:
@@ -280,6 +298,8 @@ def _ids() -> Iterator[DecisionId]:
 
 MAX_TRIED_RUNS = 4 * MAX_RUNS
 """Of a name, whose trials are kept: the latest on several GPU types."""
+_CLOCKS_SECONDS = 3 * 3600.0
+"""Between two looks at what all runs say of clocks."""
 _FAILED = frozenset({"FAILED", "TIMEOUT"})
 _CUT_OFF = frozenset({"TIMEOUT", "CANCELLED"})
 
@@ -295,6 +315,8 @@ class ServedRuns:
     def __init__(self) -> None:
         self._site = SiteRuns()
         self._tried: dict[tuple[str, str], deque[_TriedRun]] = {}
+        self._site_clocks: SiteClocks | None = None
+        self._clocks_at_seconds = -inf
 
     def learn(
         self,
@@ -303,6 +325,8 @@ class ServedRuns:
         place: PlaceInfo,
         clock: ClockChoice | None,
         trials: JobTrials | None = None,
+        *,
+        is_decided: bool = False,
     ) -> None:
         """Take in a job that completed in one go at the clock that was decided, was cut off, or failed.
 
@@ -312,6 +336,7 @@ class ServedRuns:
             place: Where it ran.
             clock: What was decided for the type, None for its default clock.
             trials: What was tried while it ran.
+            is_decided: Whether its clock was decided, be it the default one.
         """
         job, key = end.job, _key(end.job)
         if trials is not None and trials.records and job.name:
@@ -356,6 +381,7 @@ class ServedRuns:
                 watts=joules / (1.0 + change) / (at_default * end.gpus),
                 ended_at_seconds=end.ended_seconds,
                 slowed=slowed,
+                is_decided=is_decided,
                 script_key=key,
             ),
             job.script,
@@ -363,7 +389,10 @@ class ServedRuns:
 
     def clocks_of(self, job: Job) -> Mapping[GpuTypeName, LearnedClock]:
         """Return what trials in runs of the job's name measured."""
-        runs = self._tried.get((job.user, job_group(job.name, _key(job)))) if job.name else None
+        return self._learned(job.user, job_group(job.name, _key(job))) if job.name else {}
+
+    def _learned(self, user: str, group: str) -> Mapping[GpuTypeName, LearnedClock]:
+        runs = self._tried.get((user, group))
         if not runs:
             return {}
         trials = [
@@ -379,6 +408,20 @@ class ServedRuns:
             for record in run.records
         ]
         return next((clocks for _, _, clocks in learned_clocks(trials)), {})
+
+    def site_clocks(self, config: Config, now_seconds: float) -> SiteClocks | None:
+        """Return what the site's runs say of clocks; None where each job keeps the bound. Made every three hours."""
+        if config.policy.slowdown_bound != "mean":
+            return None
+        if self._site_clocks is None or now_seconds - self._clocks_at_seconds >= _CLOCKS_SECONDS:
+            self._clocks_at_seconds = now_seconds
+            learned = [(user, group, self._learned(user, group)) for user, group in self._tried]
+            bounds = (config.policy.max_slowdown, config.policy.saver_max_slowdown)
+            runs = self._site.measured_runs()
+            self._site_clocks = site_clocks(
+                learned, runs, bounds, site_board_limits(config), now_seconds, self._site.timed_runs()
+            )
+        return self._site_clocks
 
     def scaling(self, job: Job) -> GpuScaling | None:
         """Return how a job's work scales with the number of GPUs, by runs whose users named several."""

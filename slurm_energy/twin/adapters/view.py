@@ -72,6 +72,8 @@ class TwinView:
         self._room = self._no_room
         self._most = [place.partition.max_gpus_per_job for place in places]
         self._default = tuple(partition.name for partition in world.partitions if partition.is_default)
+        self.open_by_default = False
+        """Whether partitions that a job asks for are a preference where it does not say: of the policy's site."""
 
     @property
     def num_waiting(self) -> int:
@@ -146,7 +148,8 @@ class TwinView:
     def possible_places(self, job: WaitingJob) -> tuple[int, ...]:
         """Return the places that could run the job if it were sent to their partitions, the default one or not."""
         assert isinstance(job, Job)
-        return tuple(place.index for place in self.twin_places if can_run(place, job))
+        is_open = self.open_by_default if job.open is None else job.open
+        return tuple(place.index for place in self.twin_places if can_run(place, job, is_open=is_open))
 
     def room(self, job: WaitingJob) -> Sequence[int]:
         """Return by place the largest device count that fits now."""
@@ -357,6 +360,7 @@ def job_request(job: Job) -> JobRequest:
         count_options=tuple(GpuCountOption(gpus=count) for count in counts),
         options=EnergyOptions(
             gpu_counts=counts,
+            open=job.open,
             max_slowdown=min(job.max_slowdown, 2.0) if job.max_slowdown < inf else None,
             deadline_seconds=job.deadline_seconds + _FIRST_SECOND if job.deadline_seconds < inf else None,
         ),

@@ -28,6 +28,8 @@ class Job:
     """Of a malleable request, what it asks for beside the range, as --energy-gpus has it; 0: nothing is said."""
     range_counts: tuple[int, ...] = ()
     """Of such a request whose number was fixed at submission in this run: what it may run with in the next one."""
+    asked_limit_seconds: float = 0.0
+    """Its limit as it was submitted, where that follows a number that was fixed in this run; 0: it does not."""
     estimated_units: float = -1.0
     """As the submission's estimate has it; negative stands for the truth."""
     time_limit_seconds: float = inf
@@ -39,6 +41,8 @@ class Job:
     """Higher goes first."""
     partitions: tuple[str, ...] = ()
     """Asked for; empty for the default partition, or for all where the world has no default."""
+    open: bool | None = None
+    """Whether the partitions asked for are a preference, as --energy-open has it; None: as the site has it."""
     devices: tuple[str, ...] = ()
     """GPU types asked for; empty for any."""
     cpus: int = 0

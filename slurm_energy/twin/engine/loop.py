@@ -353,6 +353,8 @@ class Engine:
         job.routed_place = None
         if job.range_counts:
             job.gpu_counts, job.range_counts = job.range_counts, ()
+        if job.asked_limit_seconds:
+            job.time_limit_seconds, job.asked_limit_seconds = job.asked_limit_seconds, 0.0
         run = runs[job_id] = JobRun(job)
         run.allowed = allowed = self.view.allowed_to(job)
         if self.knowledge is not None:

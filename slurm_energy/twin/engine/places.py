@@ -77,12 +77,18 @@ def places_of(world: World) -> tuple[Place, ...]:
     )
 
 
-def can_run(place: Place, job: Job) -> bool:
-    """Return whether request, partition and device allow the job in this place at all, with nothing else running."""
+def can_run(place: Place, job: Job, *, is_open: bool = False) -> bool:
+    """Return whether request, partition and device allow the job in this place at all, with nothing else running.
+
+    Args:
+        place: The place.
+        job: The job.
+        is_open: Whether the partitions that it asks for are a preference.
+    """
     partition, pool, load = place.partition, place.pool, place.device.loads.get(job.kind)
     if load is None or load.memory_gib > place.device.memory_gib:
         return False
-    if job.partitions and partition.name not in job.partitions:
+    if job.partitions and not is_open and partition.name not in job.partitions:
         return False
     if job.devices and place.device.name not in job.devices:
         return False

@@ -70,6 +70,10 @@ class PoissonSettings:
     """Share of the users who name one partition in all their jobs."""
     partition_mix: str = ""
     """Which they name, with weights: `a100:0.4,a40:0.6`."""
+    open_partitions: float = 0.0
+    """Share of those users who accept the invitation: they leave their partition open (--energy-open)."""
+    gpu_ranges: float = 0.0
+    """Share of the users whose jobs may run with 1, 2, 4 or 8 GPUs beside their own number (--energy-gpus)."""
 
     def __post_init__(self) -> None:
         check_range("ingresses", self.ingresses, 1, 10_000)
@@ -84,6 +88,8 @@ class PoissonSettings:
         check_range("name_spread", self.name_spread, 0.0, 100.0)
         check_range("generic_names", self.generic_names, 0.0, 1.0)
         check_range("named_partitions", self.named_partitions, 0.0, 1.0)
+        check_range("open_partitions", self.open_partitions, 0.0, 1.0)
+        check_range("gpu_ranges", self.gpu_ranges, 0.0, 1.0)
         check_range("limit_seconds_per_unit", self.limit_seconds_per_unit, 0.0)
         if self.limits and self.limits not in LIMITS:
             raise ConfigError(f"workload setting limits={self.limits[:64]!r} is none of {', '.join(LIMITS)}, or empty")
@@ -136,6 +142,8 @@ class PoissonSettings:
             limits=self.limits or "mixed",
             named_partitions=self.named_partitions,
             partitions=weights("partition_mix", self.partition_mix),
+            open_partitions=self.open_partitions,
+            gpu_ranges=self.gpu_ranges,
         )
 
     @property

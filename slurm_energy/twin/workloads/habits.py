@@ -7,7 +7,7 @@ their features are found in them by what reads real scripts.
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from math import ceil, exp
 from pathlib import Path
@@ -78,6 +78,10 @@ _SIMULATION_FORMS = ("srun {command}\n", "mpirun -np {gpus} {command}\n", "modul
 """Launch lines of programs whose own name tells the kind."""
 
 
+MAX_RANGE = 8
+"""Most GPUs of a job whose user leaves their number open: those of one node."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Habit:
     """What one user always does."""
@@ -91,6 +95,10 @@ class Habit:
     generic_name: str
     partition: str = ""
     """That the user names in every job; empty for none."""
+    leaves_open: bool = False
+    """Whether he says --energy-open of it in every job."""
+    gives_range: bool = False
+    """Whether his jobs say --energy-gpus: any power of two up to `MAX_RANGE`, beside their own number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +113,10 @@ class HabitShares:
     """Share of users who name one partition in all their jobs."""
     partitions: Mapping[str, float] = field(default_factory=dict)
     """Which partitions those users name, with weights."""
+    open_partitions: float = 0.0
+    """Share of those users who leave it open."""
+    gpu_ranges: float = 0.0
+    """Share of the users whose jobs may run with other numbers of GPUs."""
 
 
 def drawn_habits(
@@ -176,7 +188,7 @@ def give_habits(
         ConfigError: scripts cannot be read, since tree-sitter is not installed.
     """
     random = np.random.default_rng(stream)
-    habits = drawn_habits(users, random, shares)
+    habits = _with_levers(drawn_habits(users, random, shares), shares, stream)
     programs = sorted({job.name or job.kind for job in jobs})
     owners = dict(zip(programs, random.permutation(np.arange(len(programs)) % users).tolist(), strict=True))
     draws = random.random((len(jobs), 2)).tolist()
@@ -189,9 +201,30 @@ def give_habits(
         if habit.partition:
             job.partitions = (habit.partition,)
             job.is_plain = False
+        if habit.leaves_open:
+            job.open = True
         if seconds_of is not None:
             job.time_limit_seconds = limit_seconds(habit, seconds_of(job), limit_draw)
             job.is_plain = False
+        if habit.gives_range and len(job.gpu_counts) == 1 and job.gpu_counts[0] <= MAX_RANGE:
+            job.asked_gpus = job.gpu_counts[0]
+            job.gpu_counts = tuple(sorted({1 << power for power in range(MAX_RANGE.bit_length())} | {job.asked_gpus}))
+            job.is_plain = False
+
+
+def _with_levers(habits: tuple[Habit, ...], shares: HabitShares, stream: np.random.SeedSequence) -> tuple[Habit, ...]:
+    """Return the habits with what users leave to the site, at even shares, and nothing else changed by it."""
+    if not shares.open_partitions and not shares.gpu_ranges:
+        return habits
+    random = np.random.default_rng(stream.generate_state(4))
+    order, ranges = random.permutation(len(habits)).tolist(), random.permutation(len(habits)).tolist()
+    naming = [number for number in order if habits[number].partition]
+    opening = set(naming[: round(shares.open_partitions * len(naming))])
+    ranging = set(ranges[: round(shares.gpu_ranges * len(habits))])
+    return tuple(
+        replace(habit, leaves_open=number in opening, gives_range=number in ranging)
+        for number, habit in enumerate(habits)
+    )
 
 
 def _name(habit: Habit, program: str, number: int, draw: float) -> str:

@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -29,7 +28,7 @@ from trial_site import REPOSITORY, TrialSite
 pytestmark = [
     pytest.mark.lab,
     pytest.mark.timeout(1500),
-    pytest.mark.skipif(os.environ.get("SLURM_ENERGY_TRIAL") != "long", reason="long form: SLURM_ENERGY_TRIAL=long"),
+    pytest.mark.long,
 ]
 
 HOSTS = {"gpu1": "node", "login": "login", "ctl": "controller"}

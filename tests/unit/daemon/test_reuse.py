@@ -15,7 +15,7 @@ from slurm_energy.daemon.doors.callers import Peer
 from slurm_energy.daemon.policy.remote import RemotePolicy
 from slurm_energy.daemon.recorder.entries import DecisionEntryLine, JournalQueue, decode_entry
 from slurm_energy.daemon.recorder.journal import JournalReader, JournalWriter
-from slurm_energy.daemon.reuse import KEPT_SECONDS, MAX_KEPT, NAME_BITS, REUSE_MILLISECONDS
+from slurm_energy.daemon.reuse import KEPT_SECONDS, MAX_KEPT, NAME_BITS, REUSE_MILLISECONDS, ReusableDecisions
 from slurm_energy.daemon.state import DaemonState
 from slurm_energy.daemon.verbs import DoorLink, LocalVerbs
 from slurm_energy.domain.cluster import ClusterSnapshot, NodeGpus
@@ -30,6 +30,7 @@ from slurm_energy.estimation.run_time import EndedRun, RunTimeModel
 from slurm_energy.policy.base import Case
 from slurm_energy.policy.oracle import OraclePolicy
 from slurm_energy.wire.codec import Message, decode, encode
+from slurm_energy.wire.messages import decision_reply
 
 ROOT = Peer(process_id=1, user_id=0, privileged=True)
 ALICE = Peer(process_id=2, user_id=1000, privileged=False)
@@ -260,35 +261,45 @@ def bits_of(names: str) -> set[int]:
     return {bit for bit in range(NAME_BITS) if value >> bit & 1}
 
 
+def worked_out(desk: Desk, **fields: str) -> Message:
+    """Return a reply that is worked out, and not that on a like job."""
+    desk.state.reusable = ReusableDecisions()
+    return desk.decide(**fields)
+
+
+def names_with_runs(desk: Desk) -> set[int]:
+    return bits_of(worked_out(desk).fields["reuse_names"])
+
+
 def test_the_plugin_learns_which_names_of_the_user_have_runs(desk: Desk) -> None:
     known = desk.state.names_with_runs
-    assert bits_of(desk.decide().fields["reuse_names"]) == set()
+    assert names_with_runs(desk) == set()
     known.add("runtimes", [(1000, "123456789"), (1001, "theirs")], first=True, last=True)
     known.add("clocks", [(1000, "a")], first=True, last=True)
-    assert bits_of(desk.decide().fields["reuse_names"]) == {0xCBF43926 % NAME_BITS, 0xE8B7BE43 % NAME_BITS}
+    assert names_with_runs(desk) == {0xCBF43926 % NAME_BITS, 0xE8B7BE43 % NAME_BITS}
     known.add("runtimes", [(1000, "b")], first=False, last=True)
-    assert len(bits_of(desk.decide().fields["reuse_names"])) == 3
+    assert len(names_with_runs(desk)) == 3
     known.add("runtimes", [], first=True, last=True)
-    assert bits_of(desk.decide().fields["reuse_names"]) == {0xE8B7BE43 % NAME_BITS}
+    assert names_with_runs(desk) == {0xE8B7BE43 % NAME_BITS}
 
 
 def test_names_of_a_table_that_comes_in_parts_count_from_the_first_to_the_last(desk: Desk) -> None:
-    known, job = desk.state.names_with_runs, desk.decide
+    known = desk.state.names_with_runs
     known.add("work", [(1000, "a")], first=True, last=True)
     known.add("work", [(1000, "b")], first=True, last=False)
-    assert len(bits_of(job().fields["reuse_names"])) == 2, "the table before is in use until the new one is whole"
+    assert len(names_with_runs(desk)) == 2, "the table before is in use until the new one is whole"
     known.add("work", [(1000, "c")], first=False, last=True)
-    assert len(bits_of(job().fields["reuse_names"])) == 2, "of the new one alone"
+    assert len(names_with_runs(desk)) == 2, "of the new one alone"
 
 
 def test_an_answer_that_rests_on_a_name_or_a_script_is_for_no_other_name(desk: Desk) -> None:
-    assert "reuse_names" not in desk.decide(name="").fields
-    assert "reuse_names" not in desk.decide(script="v=1;model=bert").fields
+    assert "reuse_names" not in worked_out(desk, name="").fields
+    assert "reuse_names" not in worked_out(desk, script="v=1;model=bert").fields
     desk.state.names_with_runs.add("work", [(1000, "train")], first=True, last=True)
-    assert "reuse_names" not in desk.decide().fields
-    assert "reuse_names" in desk.decide(name="other").fields
+    assert "reuse_names" not in worked_out(desk).fields
+    assert "reuse_names" in worked_out(desk, name="other").fields
     desk.state.names_with_runs.add("work", [(1000, f"n{number}") for number in range(2000)], first=True, last=True)
-    assert "reuse_names" not in desk.decide(name="other").fields, "most names have a bit"
+    assert "reuse_names" not in worked_out(desk, name="other").fields, "most names have a bit"
 
 
 def test_a_daemon_that_did_not_make_the_decision_records_the_job_all_the_same(desk: Desk) -> None:
@@ -319,12 +330,12 @@ def test_what_is_remembered_is_bounded_and_forgotten(desk: Desk) -> None:
     one = kept._kept[DecisionId(base)]
     for number in range(MAX_KEPT + 5):
         decision = replace(one.decided.decision, decision_id=DecisionId(f"decision{number}"))
-        kept.keep(replace(one.decided, decision=decision), {"name": "x", "uid": str(number)}, one.basis, 100.0)
+        kept.keep(replace(one.decided, decision=decision), {"name": "x", "uid": str(number)}, one.basis, b"", 100.0)
     assert len(kept._kept) == len(kept._last) == MAX_KEPT
     assert kept.again(DecisionId("decision4"), DecisionId(NEW_ID), "x", 1.0, 100.0) is None
     assert kept.again(DecisionId("decision5"), DecisionId(NEW_ID), "x", 1.0, 100.0) is not None
     assert kept.again(DecisionId("decision5"), DecisionId(NEW_ID), "x", 1.0, 100.0 + KEPT_SECONDS) is None
-    kept.keep(one.decided, ONE_GPU, one.basis, 100.0 + KEPT_SECONDS)
+    kept.keep(one.decided, ONE_GPU, one.basis, b"", 100.0 + KEPT_SECONDS)
     assert set(kept._kept) == {DecisionId(base)}
     assert set(kept._last.values()) == {DecisionId(base)}
 
@@ -352,11 +363,25 @@ def test_a_decision_holds_no_longer_for_being_given_to_like_jobs(desk: Desk) -> 
     base = DecisionId(desk.decide().fields["decision_id"])
     kept, one = desk.state.reusable, desk.state.reusable._kept[base]
     basis = lambda _user_id, _name, _script: one.basis  # noqa: E731  # the clock alone is looked at here
-    found = kept.for_request({**ONE_GPU, "name": "other"}, basis, time.time(), one.until - 0.25)
+    found = kept.like({**ONE_GPU, "name": "other"}, basis, one.until - 0.25)
     assert found is not None
-    assert found[1] in {249, 250}
-    desk.state.reusable.keep(found[0], {**ONE_GPU, "name": "other"}, one.basis, one.until - 0.25, found[1])
-    assert kept.for_request({**ONE_GPU, "name": "third"}, basis, time.time(), one.until + 0.001) is None
+    assert found.milliseconds in {249, 250}
+    decided, fields = found.decided(time.time()), {**ONE_GPU, "name": "other"}
+    desk.state.reusable.keep(decided, fields, one.basis, found.reply(), one.until - 0.25, found.milliseconds)
+    assert kept.like({**ONE_GPU, "name": "third"}, basis, one.until + 0.001) is None
+    assert kept.like({**ONE_GPU, "name": "third"}, basis, one.until - 0.0005) is None
+
+
+def test_the_reply_on_a_like_job_is_that_of_its_own_decision(desk: Desk) -> None:
+    first = desk.decide()
+    one = desk.state.reusable._kept[DecisionId(first.fields["decision_id"])]
+    found = desk.state.reusable.like({**ONE_GPU, "name": "other"}, lambda *_: one.basis, one.until - 0.25)
+    assert found is not None
+    decided = found.decided(time.time())
+    names = first.fields["reuse_names"]
+    assert found.reply() == encode(
+        decision_reply(decided.decision, decided.entry, reuse_milliseconds=found.milliseconds, reuse_names=names)
+    )
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from slurm_energy.domain.ids import ClusterName, DecisionId, PartitionName
 from slurm_energy.domain.job import EnergyMode, JobRequest
 from slurm_energy.errors import DaemonUnavailable, PermissionRefused, WireError
 from slurm_energy.policy.oracle import OraclePolicy
-from slurm_energy.wire.codec import Message, encode
+from slurm_energy.wire.codec import Message, decode, encode
 from slurm_energy.wire.messages import Query
 
 ROOT = Peer(process_id=1, user_id=0, privileged=True)
@@ -82,8 +82,8 @@ def test_a_decision_is_journaled_only_after_the_reply(desk: Desk) -> None:
     (line,) = JournalReader(desk.directory, "daemon").read(10)
     entry = decode_entry(line.text)
     assert isinstance(entry, DecisionEntryLine)
-    assert isinstance(answer.reply, Message)
-    assert entry.decision.decision_id == answer.reply.fields["decision_id"]
+    assert isinstance(answer.reply, list)
+    assert entry.decision.decision_id == decode(b"".join(answer.reply)).fields["decision_id"]
     assert entry.job.name == "train"
 
 

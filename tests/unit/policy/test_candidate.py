@@ -1,6 +1,7 @@
 """A candidate's folder: what was written is read again, each part alone, and nothing damaged is used."""
 
 import hashlib
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -136,3 +137,13 @@ def test_number_beyond_what_a_double_holds_is_not_finite(tmp_path: Path) -> None
     content = '{"format": 1, "clocks": [], "time_factors": {"a100": 1e999}, "power_factors": {}}'
     with pytest.raises(CandidateError, match="1e999 is not finite"):
         read_candidate(with_part(folder, "estimates.json", content))
+
+
+@pytest.mark.parametrize("name", ["candidate.toml", "estimates.json", "more"])
+def test_pipe_in_a_candidates_folder_is_refused_and_not_waited_for(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "one"
+    write_candidate(WHOLE, folder)
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    with pytest.raises(CandidateError, match="is no file of a candidate"):
+        read_candidate(folder)

@@ -1,13 +1,29 @@
-"""What the cost table promises: the cheapest option inside every mask, at prices that no option can gain from."""
+"""What the choice by cost promises: the cheapest option inside every mask, and a number of GPUs that was declared."""
 
-from collections.abc import Callable, Mapping
-from math import inf
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from math import ceil, inf
 from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 
+from slurm_energy.config import Config, PolicyConfig
+from slurm_energy.domain.decision import Reason, RuntimeEstimate
+from slurm_energy.domain.gpu_count import GpuCountOption
+from slurm_energy.domain.job import GpuDemand
+from slurm_energy.evaluation.gate.logic.cases import (
+    HOME,
+    NOW,
+    OTHER,
+    SymbolComparison,
+    case_of,
+    job_of,
+    partition,
+)
 from slurm_energy.evaluation.gate.logic.symbols import Path
+from slurm_energy.policy.base import Case, CountCost
+from slurm_energy.policy.guard import gpu_count as guard_count
 from slurm_energy.policy.jobs import WaitingJob
 from slurm_energy.policy.placement import ClusterView, OptionTable
 from slurm_energy.policy.rules.cost_table import CostTable, PlaceCosts, PricedJob, Prices
@@ -141,7 +157,7 @@ def keeps_masks_and_power(path: Path) -> None:
     """Bounds of slowdown, limit and deadline hold where any option keeps them; power always does."""
     longest = [inf if path.boolean("no longest time") else path.real("longest time in the first", 0.0), inf]
     table = CostTable(_table(), _PLACES._replace(max_seconds=np.array(longest)))
-    slowdown = path.choice("slowdown", (inf, 1.5))
+    slowdown = path.choice("slowdown", (inf, 1.5, 2.0))
     limit, deadline = path.real("limit", 0.0), path.real("deadline", 0.0)
     path.assume(deadline <= limit)
     bounds = Bounds(slowdown, limit, deadline) if path.boolean("bounds") else None
@@ -231,10 +247,136 @@ def keeps_the_price_of_power_in_its_range(path: Path) -> None:
     path.promise(not inside or abs(price.price - moved) <= 1e-9, "by a fifth of what is used above the share")
 
 
+def gives_a_declared_count(path: Path) -> None:
+    """No count outside the user's numbers, none that misses a deadline, no node too small; else the job's own."""
+    declared = path.choice("declared", ((), (2,), (1, 2, 4)))
+    deadline = path.maybe("deadline", lambda: path.real("deadline", 1.0, 9.9e10))
+    offered = path.choice("offered", ((), (2,), (1, 2, 4)))
+    options = tuple(GpuCountOption(gpus=gpus) for gpus in offered)
+    refusal = path.choice("refusal", ("", "account"))
+    job = job_of(
+        gpus=(GpuDemand(count=2),), gpu_counts=declared, deadline_seconds=deadline, count_options=options,
+        count_refusal=refusal, partitions=(HOME,),
+    )  # fmt: skip
+    upper = 3600.0
+    runtime = path.maybe("runtime", lambda: RuntimeEstimate(seconds=0.0, upper_seconds=upper, source="history", gpus=2))
+    scaling = _Scaling(path)
+    fits = path.boolean("larger fits")
+    node = SimpleNamespace(
+        available=True, cpus=64, memory_mib=1e6, gpus=(SimpleNamespace(slurm_type=None, count=4 if fits else 2),)
+    )
+    home = partition(HOME)
+    snapshot = SimpleNamespace(
+        partition_by_name={HOME: home}, default_partition=home, nodes_by_partition={HOME: (node,)}
+    )
+    given = case_of(job, SymbolComparison(path), runtime=runtime, scaling=scaling, snapshot=snapshot)
+    switch = path.choice("switch", ("on", "off"))
+    case = Case(**{name: getattr(given, name) for name in ("job", "snapshot", "now_seconds", "runtime", "scaling")})
+    weighs = runtime is None and deadline is None and offered == (1, 2, 4) and path.boolean("policy weighs")
+    config = Config(policy=replace(PolicyConfig(), gpu_count=cast(Any, switch)))
+    found = guard_count.with_chosen_count(case, config, _two_is_dear if weighs else None)
+    path.promise(found.asked == 2, "what was asked for is known")
+    if not declared or switch == "off" or refusal or not offered:
+        path.promise(found.gpus is None, "without a choice, the job's own number stays unsaid")
+        path.promise(found.case.job is job, "and the job is as it was")
+        path.promise(bool(found.reasons) == bool(declared), "and a user who named numbers hears why")
+        return
+    path.promise(found.gpus == 2 or found.gpus in offered, "a number that was offered")
+    can_have = [gpus for gpus in offered if gpus == 2 or (gpus > 2 and fits)]
+    if 1 in offered and (
+        deadline is None or (runtime is not None and bool(NOW + upper * _slowest(scaling, 2, 1) <= deadline))
+    ):
+        can_have.append(1)
+    path.promise(found.case.gpu_counts == tuple(sorted(can_have)), "the choice is among all that can be had")
+    if weighs and len(can_have) > 1:
+        path.promise(found.gpus != 2, "a policy that weighs the numbers chooses")
+    path.promise(found.case.job.gpu_count == found.gpus, "the case is judged with the number that is given")
+    path.promise((found.gpus == 2) == (found.case.job is job), "and the job changes with it")
+    # One node of four GPUs or two: four GPUs fit the one, and in no case two nodes of two, since there is one node.
+    if found.gpus == 4:
+        path.promise(fits, "no more GPUs than the nodes have")
+    if found.gpus is not None and found.gpus < 2 and deadline is not None:
+        path.promise(runtime is not None, "fewer GPUs under a deadline need a known run time")
+        path.promise(NOW + upper * _slowest(scaling, 2, found.gpus) <= deadline, "no predicted end after the deadline")
+    path.promise((Reason.GPU_COUNT in found.reasons) == (found.gpus != 2), "the number that changes says so")
+    path.promise((Reason.GPU_COUNT_KEPT in found.reasons) == (found.gpus == 2), "the number that stays says so")
+
+
+class _Scaling:
+    """Speed-ups that may be anything that grows."""
+
+    is_measured = True
+    counts = (1, 2)
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.found: dict[tuple[int, float], float] = {}
+
+    def speedup(self, gpus: int, deviations: float = 0.0) -> float:
+        """Return a symbol, the same at each question."""
+        if gpus <= 1:
+            return 1.0
+        key = gpus, deviations
+        if key not in self.found:
+            self.found[key] = self.path.real(f"speed-up of {gpus} at {deviations}", 1.0, float(gpus))
+        return self.found[key]
+
+
+def _slowest(scaling: _Scaling, before: int, gpus: int) -> float:
+    """Return the longest time ratio within the doubt."""
+    return max(scaling.speedup(before, away) / scaling.speedup(gpus, away) for away in (0.0, -1.645, 1.645))
+
+
+def _two_is_dear(cases: Sequence[Case]) -> Sequence[CountCost]:
+    return [
+        CountCost(gpus=one.job.gpu_count, joules=9.0 if one.job.gpu_count == 2 else 1.0, has_room=True) for one in cases
+    ]
+
+
+def offers_only_what_the_nodes_hold(path: Path) -> None:
+    """A number of GPUs is had where every partition of the job has enough nodes of that size, with CPUs and memory."""
+    nodes = path.choice("nodes", (0, 1, 2))
+    gpus, cpus = path.choice("GPUs", (3, 4)), path.whole("cpus of a node", 0, 100)
+    memory = path.maybe("memory", lambda: path.real("memory of a node", 0.0))
+    option = GpuCountOption(gpus=gpus, nodes=nodes, cpus_per_node=cpus, memory_per_node_mib=memory)
+    sizes = path.choice("GPUs of the nodes", ((2, 2), (1, 4), (2, 4)))
+    has = [path.whole("node's cpus", 0, 100) for _ in sizes]
+    mib = [path.maybe("known memory", lambda: path.real("node's memory", 0.0)), 1e9]
+    available = path.boolean("first is available")
+    wanted = path.choice("type", (None, "a40"))
+    kind = path.choice("type of the first", ("a100", "a40")) if wanted else "a100"
+    pool = tuple(
+        SimpleNamespace(
+            available=available or number > 0, cpus=has[number], memory_mib=mib[number],
+            gpus=(SimpleNamespace(slurm_type=kind if number == 0 else "a40", count=size),),
+        )
+        for number, size in enumerate(sizes)
+    )  # fmt: skip
+    snapshot = SimpleNamespace(nodes_by_partition={HOME: pool, OTHER: ()}, partition_by_name={
+        HOME: partition(HOME), OTHER: partition(OTHER)}, default_partition=partition(HOME))  # fmt: skip
+    where = path.choice("asked", ((HOME,), (HOME, OTHER)))
+    job = job_of(gpus=(GpuDemand(count=1, slurm_type=wanted),), partitions=where)
+    found = guard_count._fits_nodes(case_of(job, SymbolComparison(path), snapshot=snapshot), option)
+    serving = [number for number in (0, 1) if (number > 0 or available) and (number > 0 or wanted in (None, kind))]
+    count = nodes or -(-gpus // max((sizes[number] for number in serving), default=1))
+    each = cpus if nodes else ceil(cpus / count)
+    share = 0.9
+    enough = [
+        number
+        for number in serving
+        if sizes[number] >= -(-gpus // count)
+        and bool(has[number] * share >= each)
+        and (memory is None or bool((mib[number] or 0.0) * share >= memory))
+    ]
+    path.promise(found == (len(enough) >= count and where == (HOME,)), "exactly where the nodes hold it")
+
+
 COST_PROMISES: Mapping[str, Callable[[Path], None]] = {
     "formula of the cost": costs_what_the_formula_says,
     "cheapest of the allowed": chooses_the_cheapest_of_the_allowed,
     "masks and power": keeps_masks_and_power,
     "bounds of a job": makes_bounds_of_what_the_job_says,
     "price of power": keeps_the_price_of_power_in_its_range,
+    "declared count": gives_a_declared_count,
+    "nodes for a count": offers_only_what_the_nodes_hold,
 }

@@ -1,28 +1,35 @@
-"""What the masks promise: which partitions an answer may name, and where a job has room."""
+"""What the masks promise: which partitions an answer may name, where a job has room, and when a node is hinted at."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from types import SimpleNamespace
 from typing import Any, cast
 
-from slurm_energy.config import Config, RoutingConfig
+from slurm_energy.config import Config, GuardConfig, RoutingConfig
 from slurm_energy.domain.cluster import ClusterSnapshot, NodeGpus, NodeState
-from slurm_energy.domain.ids import ClusterName, NodeName
+from slurm_energy.domain.decision import Reason, RuntimeEstimate
+from slurm_energy.domain.ids import ClusterName, GpuTypeName, NodeName
 from slurm_energy.domain.job import GpuDemand, JobRequest
-from slurm_energy.evaluation.gate.logic.promises import (
+from slurm_energy.energy_model.relative_speed import RelativeCost
+from slurm_energy.evaluation.gate.logic.cases import (
     A40,
+    A100,
+    GHOST,
     HOME,
     NOW,
     OTHER,
     SymbolComparison,
     candidate,
     case_of,
+    job_of,
     partition,
 )
 from slurm_energy.evaluation.gate.logic.symbols import Path
 from slurm_energy.policy.base import Case
+from slurm_energy.policy.guard import partitions as guard_partitions
 from slurm_energy.policy.site import candidates as site
-from slurm_energy.policy.site.comparison import first_tried, landing_on, with_room
+from slurm_energy.policy.site.comparison import Candidate, first_tried, landing_on, rivals_of, time_ratio, with_room
 
 
 def opens_only_what_the_user_may_use(path: Path) -> None:
@@ -138,7 +145,8 @@ def finds_room_only_where_it_is(path: Path) -> None:
     """A job has room where enough GPUs are free on nodes that meet its other needs, after all that wait have theirs."""
     wanted, nodes = path.whole("GPUs", 1, 16), path.choice("nodes", (1, 2))
     free = [path.whole(f"free on {name}", 0, 8) for name in "ab"]
-    waiting, claimed = path.whole("waiting", 0, 8), path.whole("claimed", 0, 8)
+    is_counted = path.boolean("others ask too")
+    waiting, claimed = (path.whole(name, 0, 8) if is_counted else 0 for name in ("waiting", "claimed"))
     cpus, memory = path.whole("free cpus on a", 0, 64), path.real("free memory on a", 0.0)
     asked_memory = path.real("memory", 0.0)
     kind = path.choice("kind", ("plain", "a100", "a40", "exclusive", "no tasks", "feature", "array"))
@@ -156,8 +164,9 @@ def finds_room_only_where_it_is(path: Path) -> None:
     up = path.boolean("up")
     home = partition(HOME, up=up)
     snapshot = ClusterSnapshot(cluster=ClusterName("c"), taken_at_seconds=NOW, partitions=(home,), nodes=holding)
-    snapshot.__dict__["waiting_gpus_by_partition"] = {HOME: waiting}
-    case = case_of(job, SymbolComparison(path), snapshot=snapshot, claimed_gpus={HOME: claimed})
+    snapshot.__dict__["waiting_gpus_by_partition"] = {HOME: waiting} if is_counted else {}
+    claims = {HOME: claimed} if is_counted else {}
+    case = case_of(job, SymbolComparison(path), snapshot=snapshot, claimed_gpus=claims)
     found = site.has_idle_room(case, home)
     if job.array is not None or not up:
         path.promise(not found, "no room for an array, and none in a partition that is down")
@@ -195,6 +204,170 @@ def lands_where_it_is_named_and_submitted(path: Path) -> None:
     path.promise(not with_room(both), "and in none of unknown GPUs")
 
 
+def names_open_partitions_with_room(path: Path) -> None:
+    """No partition that the job may not be sent to; a proposal of open, free and fast ones is not changed."""
+    found = {
+        HOME: candidate(HOME, A100, may_be_named=path.boolean("home open"), has_idle_room=path.boolean("home idle")),
+        OTHER: candidate(
+            OTHER,
+            A40 if path.boolean("known types") else None,
+            may_be_named=path.boolean("other open"),
+            has_idle_room=path.boolean("other idle"),
+        ),
+    }
+    proposed = path.choice("proposed", (None, (HOME,), (OTHER,), (OTHER, HOME), (GHOST,), (HOME, GHOST)))
+    comparison = SymbolComparison(path, known=path.boolean("compared"))
+    bound, limit, upper = path.real("bound", 0.0, 2.0), path.real("limit minutes", 1.0), 3600.0
+    may_route = path.boolean("may route")
+    runtime = RuntimeEstimate(seconds=0.0, upper_seconds=upper, source="history", gpu_type=A100)
+    job = job_of(time_limit_minutes=limit)
+    case = case_of(
+        job, comparison, runtime=runtime, max_slowdown=bound, candidates=tuple(found.values()), may_route=may_route
+    )
+    guard = GuardConfig()
+    verdict = guard_partitions.allowed_partitions(proposed, case, guard)
+    if proposed is None:
+        path.promise(verdict.partitions is None and not verdict.reasons, "no proposal leaves the job where it is")
+        return
+    path.promise(verdict.partitions in (None, proposed), "the proposal or nothing")
+    path.promise((verdict.partitions is None) == bool(verdict.reasons), "a refusal has a reason, and no other answer")
+    open_ones = may_route and all(name in found and found[name].may_be_named for name in proposed)
+    if not open_ones:
+        path.promise(verdict.reasons == (Reason.PARTITION_NOT_ALLOWED,), "a partition that is not open is refused")
+        return
+    if not all(found[name].has_idle_room for name in proposed):
+        path.promise(verdict.reasons == (Reason.NO_IDLE_PARTITION,), "a partition without room is refused")
+        return
+    if not all(found[name].gpu_types for name in proposed):
+        path.promise(verdict.reasons == (Reason.UNKNOWN_GPU_TYPE,), "a partition of unknown GPUs is refused")
+        return
+    is_slow = False
+    for name in proposed:
+        gpu_type = found[name].gpu_types[0]
+        longer = _longer_than_at_home(comparison, gpu_type, list(found.values()))
+        here: Any = 1.0
+        if gpu_type == A40 and comparison.known:
+            cost = cast(RelativeCost, comparison.cost(A40, A100))
+            here = cost.worst_time_ratio
+            here = here if cost.source == "runs of this name" or here >= 1.0 else 1.0
+        elif gpu_type == A40:
+            here = 1.0  # nothing is known of it: history counts as it is
+        is_slow = (
+            is_slow or bool(longer > 1.0 + bound) or bool(upper * here > 60.0 * limit * (1.0 - guard.time_limit_margin))
+        )
+    path.promise((verdict.partitions is None) == is_slow, "slow ones are refused, and no others")
+
+
+def _longer_than_at_home(comparison: SymbolComparison, gpu_type: GpuTypeName, found: Sequence[Candidate]) -> Any:
+    """Return how much longer than where Slurm starts the job work takes, at its worst; infinite where it is unknown.
+
+    Where Slurm would make it wait, it is beside the fastest type with room.
+    """
+    home = next((one for one in found if one.is_submitted_to and one.has_idle_room), None)
+    rivals = [one for one in found if one.may_be_named and one.has_idle_room and one.gpu_types]
+    if home is not None:
+        types = home.gpu_types
+    elif len(rivals) < 2:
+        types = tuple(name for one in rivals for name in one.gpu_types)
+    elif comparison.known:
+        is_a100_fastest = cast(RelativeCost, comparison.cost(A40, A100)).time_ratio >= 1.0
+        types = (A100 if is_a100_fastest else A40,)
+    else:
+        types = ()
+    cost = comparison.cost(gpu_type, types[0]) if types else None
+    if cost is None:
+        return inf
+    worst = cost.worst_time_ratio
+    return worst if worst > 1.0 else 1.0
+
+
+def adds_a_hint_only_where_slurm_would_take_it(path: Path) -> None:
+    """A node feature is no more than a hint: never in place of the user's own words, never one that stops the job."""
+    proposed = path.choice("proposed", (None, "fast"))
+    job = job_of(
+        features=path.choice("features", (None, "ib")),
+        prefer=path.choice("prefer", (None, "slow")),
+        reservation=path.choice("reservation", (None, "maintenance")),
+        nodes_min=path.whole("nodes", 1, 2),
+        tasks=path.maybe("tasks", lambda: path.whole("tasks", 1, 64)),
+        cpus_per_task=path.choice("cpus per task", (None, 2)),
+        memory_per_node_mib=path.real("memory", 0.0, 1e6),
+    )
+    cpus, gpus = path.whole("node cpus", 0, 128), path.whole("gpus", 0, 8)
+    memory = path.maybe("known memory", lambda: path.real("node memory", 1.0, 1e6))
+    has, available = path.boolean("has the feature"), path.boolean("available")
+    node = SimpleNamespace(
+        available=available, cpus=cpus, memory_mib=memory, gpu_count=gpus,
+        gpus=(SimpleNamespace(slurm_type="a100", count=gpus),), features=("fast",) if has else (),
+    )  # fmt: skip
+    opened = path.boolean("opened")
+    snapshot = SimpleNamespace(nodes_by_partition={HOME: (node,)})
+    case = case_of(job, SymbolComparison(path), snapshot=snapshot)
+    routing = RoutingConfig(node_hints=opened)
+    verdict = guard_partitions.allowed_hint(proposed, case, [candidate(OTHER, A40), candidate(HOME, A100)], routing)
+    own_words = job.features is not None or job.prefer is not None or job.reservation is not None
+    could = proposed is not None and opened and not own_words and has and available
+    could = could and bool(job.nodes_min <= 1) and bool(cpus >= (job.tasks or 1) * (job.cpus_per_task or 1))
+    could = could and bool(gpus >= 1) and bool((memory or 0.0) >= cast(float, job.memory_per_node_mib))
+    path.promise(verdict.prefer == (proposed if could else None), "a hint exactly where the node could run the job")
+    path.promise(bool(verdict.notes) == (proposed is not None and not could), "and a note where it is left out")
+
+
+def counts_the_nodes_that_a_hint_needs(path: Path) -> None:
+    """A job of several nodes is hinted at a feature where enough nodes have it, each large enough for its share."""
+    nodes, share_gpus = path.choice("nodes", (1, 2)), path.choice("GPUs", (1, 4))
+    asked = path.maybe("memory", lambda: path.real("memory asked", 1.0, 1e6))
+    cpus = [path.whole(f"cpus of {name}", 0, 128) for name in "ab"]
+    gpus = [path.whole("gpus of a", 0, 4), 2]
+    mib = [path.real("memory of a", 1.0, 1e6), path.choice("memory of b", (5e5, None))]
+    job = job_of(
+        nodes_min=nodes, gpus=(GpuDemand(count=share_gpus),), tasks=nodes, cpus_per_task=4, memory_per_node_mib=asked
+    )
+    pool = tuple(
+        SimpleNamespace(
+            available=True, cpus=cpus[one], memory_mib=mib[one], gpu_count=gpus[one],
+            gpus=(SimpleNamespace(slurm_type="a100", count=gpus[one]),), features=("fast",),
+        )
+        for one in (0, 1)
+    )  # fmt: skip
+    case = case_of(job, SymbolComparison(path), snapshot=SimpleNamespace(nodes_by_partition={HOME: pool}))
+    found = guard_partitions.allowed_hint("fast", case, [candidate(HOME, A100)], RoutingConfig(node_hints=True))
+    # Without its own memory a job may be given that of the largest node; a node of unknown memory may be that.
+    largest = inf if mib[1] is None else (mib[0] if mib[0] > mib[1] else mib[1])
+    least: Any = largest if asked is None else asked
+    able = [
+        one
+        for one in (0, 1)
+        if bool(cpus[one] >= 4)
+        and bool(gpus[one] * nodes >= share_gpus)
+        and least != inf
+        and bool((mib[one] or 0.0) >= least)
+    ]
+    path.promise((found.prefer is not None) == (len(able) >= nodes), "a hint exactly where enough nodes hold it")
+
+
+def finds_the_fastest_rival(path: Path) -> None:
+    """The fastest type is the one that needs least time in the mean; others are held against each at their worst."""
+    known = path.boolean("compared")
+    comparison = cast(Any, SymbolComparison(path, known=known))
+    order = path.choice("order", ((A100, A40), (A40, A100)))
+    found = rivals_of([candidate(HOME, order[0]), candidate(OTHER, order[1])], comparison)
+    path.promise((found is None) == (not known), "none where two cannot be compared")
+    if found is None:
+        return
+    cost = comparison.cost(A40, A100)
+    fastest, slower = (A40, A100) if cost.time_ratio < 1.0 else (A100, A40)
+    path.promise(found.fastest == fastest, "the one of the least mean time")
+    path.promise(found.types == order, "among all")
+    path.promise(time_ratio(fastest, found, comparison) == 1.0, "the fastest takes as long as itself")
+    longer = time_ratio(slower, found, comparison)
+    worst = comparison.costs[slower, fastest].worst_time_ratio
+    path.promise(longer is not None and longer == (worst if worst > 1.0 else 1.0), "the slower as long as at its worst")
+    unknown = cast(Any, SymbolComparison(path, known=False))
+    path.promise(time_ratio(slower, found, unknown) is None, "nothing is said of what cannot be compared")
+    path.promise(rivals_of([], comparison) is None, "nor of none")
+
+
 def _node(name: str, where: Any, gpu: str, **changes: Any) -> NodeState:
     gpus = NodeGpus(slurm_type=gpu, count=changes.pop("count", 4), allocated=changes.pop("allocated", 0))
     given = {
@@ -210,4 +383,8 @@ MASK_PROMISES: Mapping[str, Callable[[Path], None]] = {
     "closed partitions": refuses_the_closed,
     "room": finds_room_only_where_it_is,
     "landing": lands_where_it_is_named_and_submitted,
+    "open partitions with room": names_open_partitions_with_room,
+    "node hint": adds_a_hint_only_where_slurm_would_take_it,
+    "nodes of a hint": counts_the_nodes_that_a_hint_needs,
+    "fastest rival": finds_the_fastest_rival,
 }

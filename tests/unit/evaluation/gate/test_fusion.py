@@ -61,8 +61,8 @@ def test_correlation_of_few_candidates_is_drawn_to_none() -> None:
 
 def test_value_follows_what_came_of_past_candidates() -> None:
     assert calibrated(0.7, ()) == pytest.approx(0.7)
-    failed = [PastOutcome(scores={}, raw=0.7, improved=False)] * 10
-    held = [PastOutcome(scores={}, raw=0.7, improved=True)] * 10
+    failed = [PastOutcome(scores={}, raw=0.7, success=0.0)] * 10
+    held = [PastOutcome(scores={}, raw=0.7, success=1.0)] * 10
     assert calibrated(0.7, failed) < 0.4
     assert 0.7 < calibrated(0.7, held) < 1.0
     assert 0.0 < calibrated(0.0, ()) < calibrated(1.0, ()) < 1.0
@@ -70,7 +70,7 @@ def test_value_follows_what_came_of_past_candidates() -> None:
 
 def test_parts_that_failed_before_lower_the_value() -> None:
     stages = [make_stage("twin", 0.8), make_stage("impact", 0.6)]
-    outcomes = [PastOutcome(scores={}, raw=0.7, improved=False, parts=("weights.json",))] * 3
+    outcomes = [PastOutcome(scores={}, raw=0.7, success=0.0, parts=("weights.json",))] * 3
     weights, network = (fused(stages, {}, outcomes, parts) for parts in (("weights.json",), ("network",)))
     assert weights is not None
     assert network is not None

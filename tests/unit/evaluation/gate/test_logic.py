@@ -5,7 +5,7 @@ import pytest
 from gate_samples import make_candidate
 
 from slurm_energy.domain.trials import LearnedClock
-from slurm_energy.evaluation.gate.logic.checks import PROMISES, candidate_faults, logic_result
+from slurm_energy.evaluation.gate.logic import PROMISES, candidate_faults, logic_result
 from slurm_energy.evaluation.gate.logic.symbols import Path, Proof, prove
 from slurm_energy.evaluation.gate.sheet import StageVerdict
 from slurm_energy.policy.candidate import SiteEstimates

@@ -28,5 +28,5 @@ def test_what_measured_jobs_said_of_earlier_candidates_is_an_outcome() -> None:
         event("unjudged", Stage.CANARY, Stage.ACTIVE),
     ]
     found = past_outcomes(events)
-    assert [(one.raw, one.improved) for one in found] == [(0.8, True), (0.8, False)]
+    assert [(one.raw, one.success) for one in found] == [(0.8, 1.0), (0.8, 0.0)]
     assert found[0].scores == {"twin": 0.9, "impact": 0.5}

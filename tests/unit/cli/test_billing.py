@@ -1,8 +1,8 @@
 import pytest
 from energy_records import NO_READING, make_report
 
+from slurm_energy.cli.billing import billing_weights, with_gpu_weight
 from slurm_energy.domain.report import EnergyReport, EnergySum, EnergyUse, GroupEnergyRecord
-from slurm_energy.reporting.billing import billing_weights, with_gpu_weight
 
 
 def partition(name: str, watts: float | None, hours: float) -> GroupEnergyRecord:

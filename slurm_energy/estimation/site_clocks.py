@@ -1,0 +1,567 @@
+"""Clocks by what a site's own jobs measured, where its slowdown bound holds in the mean over jobs.
+
+Each program slows down in a form of its own (`ResponseForms`). How likely each form is on a GPU type, and how far power
+falls with the clock, is learned from the clocks that were tried in the site's jobs, apart for work of low and of high
+power; the package's measured programs are only where that begins. A job whose name was tried has its own forms.
+
+One number for the site, the price of a job's time in watts of a GPU, then chooses all clocks: each job has the clock of
+least energy plus price times slowdown. Jobs that hardly slow down get lower clocks, those that slow down much higher
+ones, and no other clocks save more energy at the same mean slowdown (equal marginal savings). The price is the lowest
+at which recent jobs keep the bound, over jobs and over GPU time, with the doubt that is left.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from math import exp, hypot, inf, log, sqrt
+from typing import NamedTuple, Protocol
+
+from slurm_energy.domain.ids import GpuTypeName
+from slurm_energy.domain.trials import LearnedClock
+from slurm_energy.domain.work import MeasuredRun
+from slurm_energy.energy_model.catalog import CATALOG, BoardLimits
+from slurm_energy.energy_model.curves import WorkloadCurve, curve_source, curves_of
+from slurm_energy.energy_model.operating_point import ClockTable, OperatingPoint
+from slurm_energy.estimation.clock_response import FORMS, AnsweredWindow, ClockAnswer, ResponseForms
+from slurm_energy.estimation.job_groups import job_group
+
+POWER_SHARES = (0.15, 0.25, 0.4, 0.6, 0.8, 0.95)
+"""Of the board's limit: kinds of work by their power at the default clock."""
+MIN_RELATIVE_CLOCK = 0.6
+"""No clock below is chosen by what other programs did."""
+MAX_CLOCKS = 24
+"""Of a GPU type that are weighed."""
+MAX_RATIO_OF_BOUND = 2.0
+"""No job is expected to take longer than so many times the bound, whatever others leave."""
+RECENT_SECONDS = 14 * 86_400.0
+MAX_NAMES = 200
+"""Of a GPU type, whose trials count: those of the latest runs."""
+MIN_RUNS = 10
+"""Below so many recent runs each kind of work is taken to be as frequent as the next."""
+_NEAR = 0.25
+"""Standard deviation of the logarithm of power within which programs are alike."""
+_PACKAGE_WEIGHT, _EVEN_WEIGHT = 0.5, 0.5
+"""A measured program of the package in names of the site, and forms that are all as likely as the next."""
+_DOUBT = 1.0
+"""Standard deviations of the mean slowdown that count beside it."""
+_PRICES = tuple(4.0 * 1.12**number for number in range(70))
+"""Watts per slowdown of 1."""
+_MAX_CORRECTION = 2.0
+_NEVER = 1e9
+_HELD_BACK = 0.9
+"""Share of the limit from which on the board's limit is taken to hold a program back."""
+_FIXED_POWER, _FREE_POWER = 0.35, 0.6
+"""Of a program that it does not: share of its power that does not fall with the clock, and how far the rest does at
+first, as a power of the cube."""
+
+
+class _Member(NamedTuple):
+    """A program of which something is known on a GPU type."""
+
+    log_share: float
+    """Of its power at the default clock in the board's limit."""
+    weight: float
+    forms: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PowerClass:
+    """Work of about one power on a GPU type."""
+
+    forms: tuple[float, ...]
+    """Weight of each of `FORMS`; they add up to 1."""
+    power: float
+    """Of the usual ratio of power, that is its own: 1 is as usual, 0 does not fall with the clock."""
+    programs: float
+    """That it rests on, nearer ones and those of the site counting more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypeClocks:
+    """What clocks of one GPU type do to the site's work."""
+
+    default_clock_mhz: int
+    clocks_mhz: tuple[int, ...]
+    """Ascending, the default one last."""
+    usual_power: tuple[float, ...]
+    """Power at each, over that at the default clock, of programs that load the board up to its limit."""
+    limit_watts: float
+    classes: tuple[PowerClass, ...]
+    """By `POWER_SHARES`, and last of work of unknown power."""
+    is_assumed: bool
+    """Whether all of it is from another type's programs."""
+
+    def power_at(self, at: int) -> tuple[float, ...]:
+        """Return the power that is usual in a class: work that the limit does not hold back falls at once."""
+        return _usual_of(at, self.usual_power, self.clocks_mhz)
+
+    def class_of(self, watts: float | None) -> int:
+        """Return the place of work of a power in `classes`."""
+        if watts is None or watts <= 0.0:
+            return len(self.classes) - 1
+        share = log(watts / self.limit_watts)
+        return min(range(len(POWER_SHARES)), key=lambda at: abs(log(POWER_SHARES[at]) - share))
+
+
+class LimitedRun(Protocol):
+    """An ended run, as far as its time limit goes."""
+
+    @property
+    def user(self) -> int | str:
+        """Who ran it."""
+
+    @property
+    def seconds(self) -> float:
+        """How long it took at the default clock."""
+
+    @property
+    def limit_seconds(self) -> float | None:
+        """Its time limit; None where there was none."""
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether it was ended before its work was."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitHabits:
+    """How near to their time limits the site's jobs end: most limits are set with room, and that is known of them.
+
+    Run times of one name spread so widely that a limit looks near by them alone; but its user set the limit for this
+    run.
+    """
+
+    shares: tuple[float, ...] = ()
+    """Run time over limit, ascending; a run that was cut off counts as 1."""
+    highest: Mapping[int | str, float] = field(default_factory=dict)
+    """The largest of each user."""
+
+    @classmethod
+    def of(cls, runs: Iterable[LimitedRun]) -> "LimitHabits":
+        """Return those of some runs."""
+        found: list[float] = []
+        highest: dict[int | str, float] = {}
+        for run in runs:
+            if run.limit_seconds is None or not 0.0 < run.limit_seconds < inf or not run.seconds > 0.0:
+                continue
+            share = 1.0 if run.cut_off and run.seconds >= 0.9 * run.limit_seconds else run.seconds / run.limit_seconds
+            if not run.cut_off or share == 1.0:
+                found.append(min(share, 1.0))
+                highest[run.user] = max(highest.get(run.user, 0.0), min(share, 1.0))
+        return cls(shares=tuple(sorted(found)), highest=highest)
+
+    def room(self, users: Sequence[int | str | None], margin: float, added: float) -> float:
+        """Return by what ratio runs may grow before this share more of them reach the end; -1 where too few are known.
+
+        Runs that reach the end at the default clock do so anyway and count for nothing. A user who had a run near its
+        limit has no more room than that one left.
+
+        Args:
+            users: Who submits, by the words under which runs may stand.
+            margin: Share of the limit that stays free.
+            added: Share of runs.
+        """
+        end, number = 1.0 - margin, len(self.shares)
+        inside = number - (number - bisect_left(self.shares, end))
+        allowed = int(added * (number + 2)) - 1
+        if allowed < 0 or inside <= allowed:
+            return -1.0
+        room = end / max(self.shares[inside - 1 - allowed], 0.1) - 1.0
+        for user in users:
+            own = None if user is None else self.highest.get(user)
+            if own is not None:
+                room = min(room, end / max(own, 0.1) - 1.0)
+        return room
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteClocks:
+    """What decides clocks where the bound is held in the mean."""
+
+    types: Mapping[GpuTypeName, TypeClocks] = field(default_factory=dict)
+    prices: Mapping[float, float] = field(default_factory=dict)
+    """Watts per slowdown of 1, by the bound."""
+    expected_slowdown: float = 0.0
+    """Mean of recent jobs at the price of the first bound."""
+    slowdown_doubt: float = 0.0
+    """Standard deviation of it."""
+    measured_slowdown: float | None = None
+    """Mean over jobs that ran under these clocks, as far as it is known; None before enough of them."""
+    runs: int = 0
+    """Recent ones that it rests on."""
+    limits: LimitHabits = field(default_factory=LimitHabits)
+
+    def price(self, max_slowdown: float) -> float:
+        """Return the price for a bound: of the nearest that was worked out, in proportion."""
+        if not self.prices or max_slowdown <= 0.0:
+            return _NEVER
+        nearest = min(self.prices, key=lambda bound: abs(bound - max_slowdown))
+        return self.prices[nearest] * nearest / max_slowdown
+
+    def table(
+        self, gpu_type: GpuTypeName, watts: float | None, learned: LearnedClock | None, max_slowdown: float
+    ) -> ClockTable | None:
+        """Return the clocks of a GPU type for one job, those below its best left out; None where none is known.
+
+        Args:
+            gpu_type: The type.
+            watts: Of one GPU at the default clock, by runs of the job's name; None where there are none.
+            learned: What was tried in runs of its name.
+            max_slowdown: The bound of the mean.
+        """
+        one = self.types.get(gpu_type)
+        return None if one is None else _job_table(one, one.class_of(watts), watts, learned, self.price(max_slowdown))
+
+
+class _Curve(NamedTuple):
+    """What each clock does to one job."""
+
+    slowdown: tuple[float, ...]
+    doubt: tuple[float, ...]
+    power: tuple[float, ...]
+    """Over that at the default clock."""
+
+    def best(self, watts: float, price: float) -> int:
+        """Return the place of the clock of least energy and time; of equals the highest."""
+        costs = [watts * (p * (1.0 + s) - 1.0) + price * s for s, p in zip(self.slowdown, self.power, strict=True)]
+        return min(range(len(costs)), key=lambda at: (round(costs[at], 9), -at))
+
+
+def site_clocks(
+    learned: Iterable[tuple[object, str, Mapping[GpuTypeName, LearnedClock]]],
+    runs: Sequence[MeasuredRun],
+    bounds: Sequence[float],
+    limits: BoardLimits,
+    now_seconds: float,
+    timed: Iterable[LimitedRun] = (),
+) -> SiteClocks:
+    """Return what the site's runs and the clocks that were tried in them say.
+
+    Args:
+        learned: What was tried, by user, group of jobs and GPU type.
+        runs: Measured ones, at any clock that was decided.
+        bounds: Of the mean slowdown.
+        limits: Power limits of the site's boards.
+        now_seconds: Unix time, or the twin's.
+        timed: Ended runs with their limits.
+    """
+    tried = _newest(learned)
+    recent = [run for run in runs if now_seconds - run.ended_at_seconds <= RECENT_SECONDS]
+    powers: dict[tuple[object, str, GpuTypeName], list[float]] = {}
+    for run in runs:
+        powers.setdefault((run.user, job_group(run.name, run.script_key), run.gpu_type), []).append(run.watts)
+    names = {*(run.gpu_type for run in recent), *(name for clocks in tried.values() for name in clocks)}
+    types: dict[GpuTypeName, TypeClocks] = {}
+    for gpu_type in sorted(names | {name for name in CATALOG if curves_of(name)}):
+        found = _type_clocks(gpu_type, tried, powers, limits)
+        if found is not None:
+            types[gpu_type] = found
+    groups = _groups(types, tried, recent)
+    measured = _measured(recent)
+    prices: dict[float, float] = {}
+    expected, doubt = 0.0, 0.0
+    for bound in bounds:
+        # What limits, users' bounds and trials leave of the plan: the next plan makes up for it.
+        ratio = 1.0 if measured is None or measured <= 0.0 else bound / measured
+        aim = bound * min(max(ratio, 1.0 / _MAX_CORRECTION), _MAX_CORRECTION) if bound == bounds[0] else bound
+        prices[bound], mean, error = _price(groups, bound, aim)
+        if bound == bounds[0]:
+            expected, doubt = mean, error
+    return SiteClocks(
+        types=types,
+        prices=prices,
+        expected_slowdown=expected,
+        slowdown_doubt=doubt,
+        measured_slowdown=measured,
+        runs=len(recent),
+        limits=LimitHabits.of(timed),
+    )
+
+
+def _newest(
+    learned: Iterable[tuple[object, str, Mapping[GpuTypeName, LearnedClock]]],
+) -> Mapping[tuple[object, str], Mapping[GpuTypeName, LearnedClock]]:
+    """Return what was tried in the latest runs of each type."""
+    by_type: dict[GpuTypeName, list[tuple[float, str, tuple[object, str], LearnedClock]]] = {}
+    for user, group, clocks in learned:
+        for gpu_type, clock in clocks.items():
+            at = -clock.measured_at_seconds
+            by_type.setdefault(gpu_type, []).append((at, f"{user}/{group}", (user, group), clock))
+    found: dict[tuple[object, str], dict[GpuTypeName, LearnedClock]] = {}
+    for gpu_type, rows in by_type.items():
+        for _, _, key, clock in sorted(rows, key=lambda row: row[:2])[:MAX_NAMES]:
+            found.setdefault(key, {})[gpu_type] = clock
+    return found
+
+
+def _measured(runs: Sequence[MeasuredRun]) -> float | None:
+    """Return the mean slowdown of runs that were decided, over jobs or GPU time, whichever is more."""
+    decided = [run for run in runs if run.is_decided]
+    if len(decided) < MIN_RUNS:
+        return None
+    by_job = sum(run.slowed for run in decided) / len(decided)
+    seconds = sum(run.gpus * run.seconds for run in decided)
+    return max(by_job, sum(run.slowed * run.gpus * run.seconds for run in decided) / seconds, 1e-6)
+
+
+def _type_clocks(
+    gpu_type: GpuTypeName,
+    tried: Mapping[tuple[object, str], Mapping[GpuTypeName, LearnedClock]],
+    powers: Mapping[tuple[object, str, GpuTypeName], Sequence[float]],
+    limits: BoardLimits,
+) -> TypeClocks | None:
+    row, limit = CATALOG.get(gpu_type), limits.known_watts(gpu_type)
+    if row is None or row.default_sm_clock_mhz is None or not row.sm_clocks_mhz or limit is None:
+        return None
+    default = row.default_sm_clock_mhz
+    curves = [curve.on_board(limit) for curve in curves_of(gpu_type)]
+    own = [
+        (clocks[gpu_type], powers.get((user, group, gpu_type), ()))
+        for (user, group), clocks in tried.items()
+        if gpu_type in clocks and clocks[gpu_type].default_clock_mhz == default
+    ]
+    if not curves and not own:
+        return None
+    low = max([MIN_RELATIVE_CLOCK * default, *(curve.low_clock_mhz for curve in curves)])
+    every = [clock for clock in row.sm_clocks_mhz if low <= clock <= default]
+    step = max(1, -(-len(every) // MAX_CLOCKS))
+    clocks_mhz = tuple(every[::-1][::step][::-1])
+    usual = _usual_power(curves, clocks_mhz, default)
+    package = [(_package_member(curve, clocks_mhz, default, limit), None) for curve in curves]
+    seen: list[tuple[_Member, LearnedClock]] = []
+    for learned, watts in own:
+        share = log(max(sum(watts) / len(watts), 1.0) / limit) if watts else 0.0
+        forms = _forms_after(learned)
+        seen.append((_Member(share, min(3.0, float(learned.runs)), forms), learned))
+    classes = []
+    for at, share_of_limit in enumerate((*POWER_SHARES, None)):
+        near = [(one, found, _weight(one, share_of_limit)) for one, found in (*package, *seen)]
+        total = _EVEN_WEIGHT + sum(weight for _, _, weight in near)
+        mixed = [_EVEN_WEIGHT / total / len(FORMS)] * len(FORMS)
+        first = 1.0 if _is_held_back(at) else _FREE_POWER
+        falls, base = (_EVEN_WEIGHT + sum(weight for _, found, weight in near if found is None)) * first, None
+        for one, found, weight in near:
+            if weight > 1e-3:
+                mixed = [so_far + weight / total * form for so_far, form in zip(mixed, one.forms, strict=True)]
+            if found is not None:
+                base = _usual_of(at, usual, clocks_mhz) if base is None else base
+                falls += weight * _power_of(found, clocks_mhz, base, first)
+        classes.append(
+            PowerClass(
+                forms=tuple(mixed),
+                power=falls / total,
+                programs=total - _EVEN_WEIGHT,
+            )
+        )
+    return TypeClocks(
+        default_clock_mhz=default,
+        clocks_mhz=clocks_mhz,
+        usual_power=usual,
+        limit_watts=limit,
+        classes=tuple(classes),
+        is_assumed=not own and curve_source(gpu_type) == "assumed",
+    )
+
+
+def _weight(one: _Member, share: float | None) -> float:
+    """Return how much a program counts for work of a power."""
+    return one.weight if share is None else one.weight * exp(-0.5 * ((one.log_share - log(share)) / _NEAR) ** 2)
+
+
+def _usual_power(curves: Sequence[WorkloadCurve], clocks_mhz: Sequence[int], default: int) -> tuple[float, ...]:
+    """Return power over that at the default clock: of measured programs, else three quarters with the clock cubed."""
+    if not curves:
+        return tuple(0.25 + 0.75 * (clock / default) ** 3 for clock in clocks_mhz)
+    found = []
+    for clock in clocks_mhz:
+        found.append(sum(_ratio(curve, clock) for curve in curves) / len(curves))
+    return tuple(found)
+
+
+def _ratio(curve: WorkloadCurve, clock: int) -> float:
+    high = curve.high_clock_mhz
+    at = min(clock, high)
+    return curve.joules(at) / (1.0 + curve.slowdown(at)) / curve.joules(high)
+
+
+def _usual_of(at: int, usual: tuple[float, ...], clocks_mhz: tuple[int, ...]) -> tuple[float, ...]:
+    if _is_held_back(at):
+        return usual
+    return tuple(_FIXED_POWER + (1.0 - _FIXED_POWER) * (clock / clocks_mhz[-1]) ** 3 for clock in clocks_mhz)
+
+
+def _is_held_back(at: int) -> bool:
+    """Return whether the board's limit holds work of a class back."""
+    return at >= len(POWER_SHARES) or POWER_SHARES[at] >= _HELD_BACK
+
+
+def _package_member(curve: WorkloadCurve, clocks_mhz: Sequence[int], default: int, limit: float) -> _Member:
+    picked = [clock for clock in clocks_mhz if clock < default][:: max(1, len(clocks_mhz) // 5)]
+    windows = [
+        AnsweredWindow(
+            worst=default / clock - 1.0,
+            answer=ClockAnswer(slowdown=curve.slowdown(min(clock, curve.high_clock_mhz)), error=0.01),
+        )
+        for clock in picked
+    ]
+    forms = tuple(weight for _, _, weight in ResponseForms.after(windows).forms)
+    return _Member(log(max(curve.watts(curve.high_clock_mhz), 1.0) / limit), _PACKAGE_WEIGHT, forms)
+
+
+@lru_cache(maxsize=4096)
+def _forms_after(learned: LearnedClock) -> tuple[float, ...]:
+    """Return how likely each form is after what was tried, where all were as likely as the next before."""
+    return tuple(weight for _, _, weight in ResponseForms.after(_windows(learned)).forms)
+
+
+def _windows(learned: LearnedClock) -> tuple[AnsweredWindow, ...]:
+    return tuple(
+        AnsweredWindow(
+            worst=one.default_clock_mhz / one.sm_clock_mhz - 1.0,
+            answer=ClockAnswer(slowdown=one.slowdown, error=one.error),
+        )
+        for one in (learned, *learned.others)
+        if one.sm_clock_mhz < one.default_clock_mhz
+    )
+
+
+def _power_of(learned: LearnedClock, clocks_mhz: Sequence[int], usual: Sequence[float], first: float) -> float:
+    """Return by what power the usual ratios must be taken to be a program's own.
+
+    Args:
+        learned: What was tried.
+        clocks_mhz: Of the usual ratios.
+        usual: Power at each over that at the default clock.
+        first: What it is taken to be before.
+    """
+    above, below = 0.005 * first, 0.005
+    for one in (learned, *learned.others):
+        ratio = (1.0 + one.energy_change) / (1.0 + one.slowdown)
+        at = min(range(len(clocks_mhz)), key=lambda place: abs(clocks_mhz[place] - one.sm_clock_mhz))
+        base = log(max(usual[at], 0.05))
+        above += base * log(max(ratio, 0.05))
+        below += base * base
+    return min(max(above / below, 0.0), 2.0)
+
+
+@lru_cache(maxsize=4096)
+def _curve(one: TypeClocks, at: int, learned: LearnedClock | None) -> _Curve:
+    """Return what clocks do to work of a class, of a name of which some were tried."""
+    kind = one.classes[at]
+    weights, power = kind.forms, kind.power
+    if learned is not None:
+        product = [mine * form for mine, form in zip(weights, _forms_after(learned), strict=True)]
+        total = sum(product)
+        weights = tuple(value / total for value in product) if total > 0.0 else weights
+        power = _power_of(learned, one.clocks_mhz, one.power_at(at), power)
+    begins: dict[float, tuple[float, float]] = {}
+    for weight, (share, begin) in zip(weights, FORMS, strict=True):
+        first, second = begins.get(begin, (0.0, 0.0))
+        begins[begin] = first + weight * share, second + weight * share * share
+    slowdowns, doubts = [], []
+    for clock in one.clocks_mhz:
+        worst = one.default_clock_mhz / clock - 1.0
+        mean = square = 0.0
+        for begin, (first, second) in begins.items():
+            if worst > begin:
+                mean += first * (worst - begin)
+                square += second * (worst - begin) ** 2
+        slowdowns.append(mean)
+        doubts.append(sqrt(max(square - mean * mean, 0.0)))
+    return _Curve(tuple(slowdowns), tuple(doubts), tuple(ratio**power for ratio in one.power_at(at)))
+
+
+@lru_cache(maxsize=4096)
+def _job_table(one: TypeClocks, at: int, watts: float | None, learned: LearnedClock | None, price: float) -> ClockTable:
+    curve = _curve(one, at, learned)
+    best = curve.best(watts or one.limit_watts * (POWER_SHARES[at] if at < len(POWER_SHARES) else 0.75), price)
+    points = []
+    for place in range(best, len(one.clocks_mhz)):
+        clock = one.clocks_mhz[place]
+        slowdown = curve.slowdown[place]
+        inverse = max(one.default_clock_mhz / clock - 1.0, 0.0)
+        points.append(
+            OperatingPoint(
+                sm_clock_mhz=clock,
+                default_clock_mhz=one.default_clock_mhz,
+                slowdown=round(slowdown, 9),
+                worst_slowdown=round(min(slowdown + 1.645 * curve.doubt[place], inverse), 9),
+                mean_slowdown=round(slowdown, 9),
+                energy_change=round(curve.power[place] * (1.0 + slowdown) - 1.0, 9),
+                source="model" if one.is_assumed else "measured",
+            )
+        )
+    return ClockTable(points)
+
+
+class _Group(NamedTuple):
+    """Recent runs that get one clock."""
+
+    curve: _Curve
+    watts: float
+    jobs: float
+    gpu_seconds: float
+    programs: float
+    """That their class rests on."""
+    place: tuple[GpuTypeName, int]
+
+
+def _groups(
+    types: Mapping[GpuTypeName, TypeClocks],
+    tried: Mapping[tuple[object, str], Mapping[GpuTypeName, LearnedClock]],
+    runs: Sequence[MeasuredRun],
+) -> list[_Group]:
+    """Return the recent runs together that have the same curve; of a site without runs, one of each kind of work."""
+    found: dict[tuple[GpuTypeName, int, LearnedClock | None], list[float]] = {}
+    for run in runs:
+        one = types.get(run.gpu_type)
+        if one is None:
+            continue
+        learned = tried.get((run.user, job_group(run.name, run.script_key)), {}).get(run.gpu_type)
+        sums = found.setdefault((run.gpu_type, one.class_of(run.watts), learned), [0.0, 0.0, 0.0])
+        seconds = run.gpus * run.seconds
+        for at, value in enumerate((1.0, seconds, seconds * run.watts)):
+            sums[at] += value
+    if sum(sums[0] for sums in found.values()) < MIN_RUNS:
+        found = {(name, len(one.classes) - 1, None): [1.0, 1.0, 0.75 * one.limit_watts] for name, one in types.items()}
+    return [
+        _Group(
+            curve=_curve(types[name], at, learned),
+            watts=joules / seconds,
+            jobs=jobs,
+            gpu_seconds=seconds,
+            programs=types[name].classes[at].programs + (0.0 if learned is None else 3.0),
+            place=(name, at),
+        )
+        for (name, at, learned), (jobs, seconds, joules) in found.items()
+    ]
+
+
+def _price(groups: Sequence[_Group], bound: float, aim: float) -> tuple[float, float, float]:
+    """Return the lowest price that keeps the bound, the mean slowdown at it and its standard deviation."""
+    if not groups:
+        return _NEVER, 0.0, 0.0
+    for price in _PRICES:
+        mean, doubt = _mean(groups, price, MAX_RATIO_OF_BOUND * bound)
+        if mean + _DOUBT * doubt <= aim:
+            return price, mean, doubt
+    return _NEVER, 0.0, 0.0
+
+
+def _mean(groups: Sequence[_Group], price: float, most: float) -> tuple[float, float]:
+    """Return the mean slowdown over jobs or GPU time, whichever is more, and its standard deviation."""
+    jobs, seconds = sum(one.jobs for one in groups), sum(one.gpu_seconds for one in groups)
+    by_job = by_time = 0.0
+    doubts: dict[tuple[GpuTypeName, int], float] = {}
+    for one in groups:
+        at = one.curve.best(one.watts, price)
+        while one.curve.slowdown[at] > most and at < len(one.curve.slowdown) - 1:
+            at += 1
+        share = max(one.jobs / jobs, one.gpu_seconds / seconds)
+        by_job += one.jobs / jobs * one.curve.slowdown[at]
+        by_time += one.gpu_seconds / seconds * one.curve.slowdown[at]
+        # Work of one class is wrong in one direction: the less the more programs are known.
+        doubt = share * one.curve.doubt[at] / sqrt(1.0 + one.programs)
+        doubts[one.place] = doubts.get(one.place, 0.0) + doubt
+    return max(by_job, by_time), hypot(*doubts.values())

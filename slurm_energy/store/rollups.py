@@ -1,0 +1,505 @@
+"""Sums by hour and by day, so that a report over a month reads days instead of jobs.
+
+A job is in a roll-up whole or not at all: in the one hour that holds the end of its only attempt and all its reports.
+What does not fit into an hour (jobs that ran again, nodes that ended in different hours, nodes that owe a report) stays
+in its rows, and so does what is not over for an hour yet. A job whose rows change is taken out before they do: its hour
+then counts for nothing, is read from rows and made again. So the sums of a period are those of its rows at every
+moment, in whatever order, how late and how often reports come. Times are Unix time, in UTC.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    ColumnElement,
+    Index,
+    and_,
+    case,
+    delete,
+    func,
+    insert,
+    null,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy.orm import Mapped, Session, aliased, mapped_column
+
+from slurm_energy.domain.ids import ClusterName
+from slurm_energy.domain.report import ReportKind
+from slurm_energy.store.job_rows import ENDED_STATES
+from slurm_energy.store.session import Engine, run_in_transaction, store_session
+from slurm_energy.store.summaries import JobFilter, partition_of_report
+from slurm_energy.store.tables import (
+    IN_NO_HOUR,
+    NOT_ROLLED_UP,
+    TABLE_OPTIONS,
+    Base,
+    JobAttemptRow,
+    JobRow,
+    NodeEnergyRow,
+    RowId,
+    insert_if_absent,
+)
+from slurm_energy.store.totals import ADDED_NAMES, Groups, Totals, add_groups
+from slurm_energy.store.types import BoundedText, FiniteDouble
+
+HOUR_SECONDS = 3600
+DAY_SECONDS = 86_400
+DELAY_SECONDS = 3600.0
+"""After its end a job waits so long: reports and Slurm's last word are there by then."""
+JOBS_AT_ONCE = 500
+"""In one transaction, which the recording waits for."""
+MAX_BACKLOG = 20_000
+"""Of ended jobs that are in no roll-up yet, over which reports are made from rows alone."""
+MAX_RANGES = 40
+"""Runs of days in one report; what is beyond is read by hours."""
+_KEYS = ("user_id", "user_name", "account", "qos", "partition")
+
+
+class EnergyRollupRow(Base):
+    """Sums over jobs of one user, account, QOS and partition that ended in one hour or day, as reports make them."""
+
+    __tablename__ = "energy_rollup"
+    __table_args__ = (Index(None, "cluster", "period_seconds", "starts_at_seconds"), TABLE_OPTIONS)
+
+    row_id: Mapped[int] = mapped_column(RowId, primary_key=True)
+    cluster: Mapped[str] = mapped_column(BoundedText(64))
+    period_seconds: Mapped[int] = mapped_column(BigInteger)
+    """3600 or 86400."""
+    starts_at_seconds: Mapped[int] = mapped_column(BigInteger)
+    user_id: Mapped[int | None] = mapped_column(BigInteger)
+    user_name: Mapped[str | None] = mapped_column(BoundedText(255))
+    account: Mapped[str | None] = mapped_column(BoundedText(255))
+    qos: Mapped[str | None] = mapped_column(BoundedText(255))
+    partition: Mapped[str | None] = mapped_column(BoundedText(255))
+
+
+for _name in ADDED_NAMES:
+    setattr(EnergyRollupRow, _name, mapped_column(FiniteDouble, nullable=True))
+
+
+class RollupPeriodRow(Base):
+    """An hour or day of which there is a roll-up, and whether a job has left it since."""
+
+    __tablename__ = "rollup_period"
+    __table_args__ = (TABLE_OPTIONS,)
+
+    cluster: Mapped[str] = mapped_column(BoundedText(64), primary_key=True)
+    period_seconds: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    starts_at_seconds: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    is_stale: Mapped[bool] = mapped_column(Boolean)
+    """A stale hour has no rows of sums: its jobs are read themselves."""
+
+
+def take_out(session: Session, *jobs: ColumnElement[bool]) -> None:
+    """Take jobs whose rows are about to change out of roll-ups; to be called in the transaction that changes them.
+
+    Args:
+        session: Of the database.
+        *jobs: Terms on JobRow.
+    """
+    is_in = (JobRow.rollup_hour != NOT_ROLLED_UP, *jobs)
+    hours: dict[str, set[int]] = {}
+    # All are locked, also those that are in none: another process may be about to roll them up as they were.
+    of_jobs = select(JobRow.cluster, JobRow.rollup_hour).where(*jobs).with_for_update()
+    found = {(cluster, hour) for cluster, hour in session.execute(of_jobs) if hour != NOT_ROLLED_UP}
+    if not found:
+        return
+    for cluster, hour in found:
+        if hour != IN_NO_HOUR:
+            hours.setdefault(cluster, set()).add(hour)
+    out = {"rollup_hour": NOT_ROLLED_UP, "counted_until_seconds": None}
+    session.execute(update(JobRow).where(*is_in).values(out), execution_options={"synchronize_session": "fetch"})
+    for cluster, starts in sorted(hours.items()):
+        of_cluster = RollupPeriodRow.cluster == cluster
+        of_hours = and_(
+            RollupPeriodRow.period_seconds == HOUR_SECONDS, RollupPeriodRow.starts_at_seconds.in_(sorted(starts))
+        )
+        session.execute(update(RollupPeriodRow).where(of_cluster, of_hours).values(is_stale=True))
+        _delete_sums(session, cluster, HOUR_SECONDS, starts)
+        _forget_days(session, cluster, starts)
+
+
+def _delete_sums(session: Session, cluster: str, period_seconds: int, starts: set[int]) -> None:
+    row = EnergyRollupRow
+    session.execute(
+        delete(row).where(
+            row.cluster == cluster, row.period_seconds == period_seconds, row.starts_at_seconds.in_(sorted(starts))
+        )
+    )
+
+
+def _forget_days(session: Session, cluster: str, hours: set[int]) -> None:
+    """Remove the days of some hours: they are made again when the hours are."""
+    days = {hour - hour % DAY_SECONDS for hour in hours}
+    row = RollupPeriodRow
+    session.execute(
+        delete(row).where(
+            row.cluster == cluster, row.period_seconds == DAY_SECONDS, row.starts_at_seconds.in_(sorted(days))
+        )
+    )
+    _delete_sums(session, cluster, DAY_SECONDS, days)
+
+
+def roll_up_some(session: Session, cluster: ClusterName, now_seconds: float, limit: int = JOBS_AT_ONCE) -> int:
+    """Bring the next jobs that are over into roll-ups, or make a day of its hours; return how many, 0 for nothing left.
+
+    What it costs depends on what is new, not on the history.
+    """
+    _open_stale_hour(session, cluster)
+    jobs = session.execute(
+        select(JobRow.row_id, JobRow.ended_at_seconds)
+        .where(
+            JobRow.cluster == cluster,
+            JobRow.rollup_hour == NOT_ROLLED_UP,
+            # Not by the index of ends: it has the whole history.
+            JobRow.ended_at_seconds + 0.0 < now_seconds - DELAY_SECONDS,
+        )
+        .limit(limit)
+        .with_for_update()
+    ).all()
+    if not jobs:
+        return _make_day(session, cluster, now_seconds)
+    row_ids = [row_id for row_id, _ in jobs]
+    hours, until = _hours(session, row_ids)
+    # An hour that is stale still has jobs that left its sums: it is opened by a later call, and then has all at once.
+    stale = _locked_hours(session, cluster, sorted(set(hours.values())))
+    waiting = {row_id for row_id, hour in hours.items() if hour in stale}
+    jobs = [job for job in jobs if job.row_id not in waiting]
+    hours = {row_id: hour for row_id, hour in hours.items() if row_id not in waiting}
+    if not jobs:
+        return len(waiting)
+    session.execute(
+        update(JobRow),
+        [
+            {
+                "row_id": row_id,
+                "rollup_hour": hours.get(row_id, IN_NO_HOUR),
+                "counted_until_seconds": until[row_id],
+            }
+            for row_id, _ in jobs
+        ],
+    )
+    for hour, members in groupby(sorted(hours, key=lambda row_id: hours[row_id]), key=lambda row_id: hours[row_id]):
+        _add_to_hour(session, cluster, hour, list(members))
+    return len(row_ids)
+
+
+def _locked_hours(session: Session, cluster: ClusterName, starts: Sequence[int]) -> set[int]:
+    """Keep other processes from making hours stale until the commit, and return which of them are stale already."""
+    row = RollupPeriodRow
+    period = {"cluster": cluster, "period_seconds": HOUR_SECONDS, "is_stale": False}
+    insert_if_absent(session, row, [{**period, "starts_at_seconds": start} for start in starts])
+    of_hours = (row.cluster == cluster, row.period_seconds == HOUR_SECONDS, row.starts_at_seconds.in_(starts))
+    locked = select(row.starts_at_seconds, row.is_stale).where(*of_hours).order_by(row.starts_at_seconds)
+    return {start for start, is_stale in session.execute(locked.with_for_update()) if is_stale}
+
+
+def _open_stale_hour(session: Session, cluster: ClusterName) -> None:
+    """Take all jobs of the first stale hour out, so that they are rolled up as new ones."""
+    row = RollupPeriodRow
+    stale = select(row).where(row.cluster == cluster, row.period_seconds == HOUR_SECONDS, row.is_stale)
+    found = session.scalar(stale.order_by(row.starts_at_seconds).limit(1).with_for_update())
+    if found is None:
+        return
+    of_hour = (JobRow.cluster == cluster, JobRow.rollup_hour == found.starts_at_seconds)
+    out = {"rollup_hour": NOT_ROLLED_UP, "counted_until_seconds": None}
+    session.execute(update(JobRow).where(*of_hour).values(out), execution_options={"synchronize_session": False})
+    _delete_sums(session, cluster, HOUR_SECONDS, {found.starts_at_seconds})
+    session.delete(found)
+    session.flush()
+
+
+def _hours(session: Session, row_ids: Sequence[int]) -> tuple[dict[int, int], dict[int, float]]:
+    """Return the hour that holds all of a job, for those that have one, and when the last of each job is counted."""
+    attempt_partition = func.coalesce(JobAttemptRow.partition, JobRow.partition)
+    attempts = {
+        row.row_id: row
+        for row in session.execute(
+            select(
+                JobRow.row_id,
+                func.count().label("number"),
+                func.min(JobAttemptRow.ended_at_seconds).label("first"),
+                func.max(JobAttemptRow.ended_at_seconds).label("last"),
+                func.max(attempt_partition).label("partition"),
+            )
+            .join(JobAttemptRow, JobAttemptRow.job_row_id == JobRow.row_id)
+            .where(JobRow.row_id.in_(row_ids))
+            .group_by(JobRow.row_id)
+        )
+    }
+    share_may_change = and_(NodeEnergyRow.host_node_joules.is_not(None), NodeEnergyRow.host_share.is_(None))
+    unfinished = or_(
+        NodeEnergyRow.gpu_readings.is_(None),
+        NodeEnergyRow.counted_at_seconds.is_(None),
+        NodeEnergyRow.cluster.is_(None),
+        share_may_change,
+    )
+    partition = partition_of_report()
+    reports = {
+        row.row_id: row
+        for row in session.execute(
+            select(
+                JobRow.row_id,
+                func.count().label("number"),
+                func.min(NodeEnergyRow.counted_at_seconds).label("first"),
+                func.max(NodeEnergyRow.counted_at_seconds).label("last"),
+                func.min(partition).label("low"),
+                func.max(partition).label("high"),
+                func.count(partition).label("with_partition"),
+                func.max(case((unfinished, 1), else_=0)).label("unfinished"),
+                func.max(NodeEnergyRow.restart_count).label("restarts"),
+            )
+            .join(NodeEnergyRow, NodeEnergyRow.job_row_id == JobRow.row_id)
+            .where(JobRow.row_id.in_(row_ids))
+            .group_by(JobRow.row_id)
+        )
+    }
+    columns = ("row_id", "state", "submit_time_known", "restart_count", "node_count", "partition", "ended_at_seconds")
+    jobs = session.execute(select(*(getattr(JobRow, name) for name in columns)).where(JobRow.row_id.in_(row_ids)))
+    hours: dict[int, int] = {}
+    until: dict[int, float] = {}
+    for job in jobs:
+        attempt, report = attempts.get(job.row_id), reports.get(job.row_id)
+        moments = [moment for row in (attempt, report) if row is not None for moment in (row.first, row.last)]
+        known = [moment for moment in (*moments, job.ended_at_seconds) if moment is not None]
+        until[job.row_id] = max(known)
+        hour = _hour_of(job.ended_at_seconds)
+        is_plain = (
+            job.state in ENDED_STATES
+            and job.submit_time_known
+            and job.restart_count == 0
+            and attempt is not None
+            and attempt.number == 1
+            and None not in moments
+            and all(_hour_of(moment) == hour for moment in known)
+        )
+        if not is_plain or attempt is None:
+            continue
+        if report is None:
+            fits = attempt.partition == job.partition
+        else:
+            has_all = (job.node_count or 0) <= 1 or report.number >= job.node_count
+            one_partition = report.low == report.high == attempt.partition
+            same_unknown = report.with_partition in {0, report.number}
+            fits = has_all and one_partition and same_unknown and not report.unfinished and report.restarts == 0
+        if fits:
+            hours[job.row_id] = hour
+    return hours, until
+
+
+def _hour_of(moment_seconds: float) -> int:
+    return math.floor(moment_seconds / HOUR_SECONDS) * HOUR_SECONDS
+
+
+def _add_to_hour(session: Session, cluster: ClusterName, hour: int, row_ids: Sequence[int]) -> None:
+    """Add the sums of some jobs to an hour, in rows of their own: sums of rows add up."""
+    groups: Groups = {}
+
+    def keys(partition: Any, _node: Any) -> list[ColumnElement[Any]]:
+        found = (JobRow.user_id, JobRow.user_name, JobRow.account, JobRow.qos, partition)
+        return [column.label(f"key{number}") for number, column in enumerate(found)]
+
+    add_groups(session, JobFilter(cluster=cluster, row_ids=tuple(row_ids)), keys, groups)
+    _insert(session, cluster, HOUR_SECONDS, hour, groups)
+    _forget_days(session, cluster, {hour})
+
+
+def _insert(session: Session, cluster: ClusterName, period_seconds: int, start: int, groups: Groups) -> None:
+    period = {"cluster": cluster, "period_seconds": period_seconds, "starts_at_seconds": start}
+    rows = [
+        {**period, **dict(zip(_KEYS, key, strict=True)), **{name: one[name] for name in ADDED_NAMES}}
+        for key, one in groups.items()
+    ]
+    if rows:
+        session.execute(insert(EnergyRollupRow), rows)
+    insert_if_absent(session, RollupPeriodRow, [{**period, "is_stale": False}])
+
+
+def _make_day(session: Session, cluster: ClusterName, now_seconds: float) -> int:
+    """Make the first day of which all hours are there by now, and that has no roll-up yet."""
+    hour, day = RollupPeriodRow, aliased(RollupPeriodRow)
+    of_day = hour.starts_at_seconds - hour.starts_at_seconds % DAY_SECONDS
+    is_made = (
+        select(1)
+        .where(day.cluster == cluster, day.period_seconds == DAY_SECONDS, day.starts_at_seconds == of_day)
+        .exists()
+    )
+    start = session.scalar(
+        select(func.min(hour.starts_at_seconds)).where(
+            hour.cluster == cluster,
+            hour.period_seconds == HOUR_SECONDS,
+            hour.starts_at_seconds < math.floor((now_seconds - DELAY_SECONDS) / DAY_SECONDS) * DAY_SECONDS,
+            ~is_made,
+        )
+    )
+    if start is None:
+        return 0
+    start -= start % DAY_SECONDS
+    _locked_hours(session, cluster, range(start, start + DAY_SECONDS, HOUR_SECONDS))
+    row = EnergyRollupRow
+    keys = [getattr(row, name) for name in _KEYS]
+    hours = (
+        row.cluster == cluster,
+        row.period_seconds == HOUR_SECONDS,
+        row.starts_at_seconds >= start,
+        row.starts_at_seconds < start + DAY_SECONDS,
+    )
+    groups: Groups = {}
+    for found in session.execute(select(*keys, *_sums()).where(*hours).group_by(*keys)):
+        groups.setdefault(tuple(found[: len(keys)]), Totals()).add(dict(found._mapping))
+    _insert(session, cluster, DAY_SECONDS, start, groups)
+    return 1
+
+
+def _sums() -> list[ColumnElement[Any]]:
+    return [func.sum(getattr(EnergyRollupRow, name)).label(name) for name in ADDED_NAMES]
+
+
+def rolled_up(session: Session, where: JobFilter, kinds: Sequence[ReportKind]) -> tuple[Groups, JobFilter]:
+    """Return what roll-ups have of a report's groups, and which rows are left to be added; all, where they are no help.
+
+    Args:
+        session: In one transaction with what reads the rest.
+        where: Which jobs, and which time.
+        kinds: Dimensions of the report.
+    """
+    one_by_one = (where.job_id, where.exact_job_id, where.name, where.node, where.row_ids)
+    if any(value is not None for value in one_by_one) or {"name", "node"} & set(kinds):
+        return {}, where
+    since, until = where.since_seconds, where.until_seconds
+    begin = None if since is None else math.ceil(since / HOUR_SECONDS) * HOUR_SECONDS
+    end = None if until is None else _hour_of(until)
+    if (begin is not None and end is not None and begin >= end) or _backlog(session, where.cluster) > MAX_BACKLOG:
+        return {}, where
+    groups: Groups = {}
+    row = EnergyRollupRow
+    keys = _report_keys(kinds)
+    for period_seconds, first, last in _ranges(session, where.cluster, begin, end):
+        terms = [row.cluster == where.cluster, row.period_seconds == period_seconds, *_of_owner(where)]
+        terms += [] if first is None else [row.starts_at_seconds >= first]
+        terms += [] if last is None else [row.starts_at_seconds < last]
+        query = select(*keys, *_sums()).where(*terms)
+        for found in session.execute(query.group_by(*keys) if keys else query):
+            groups.setdefault(tuple(found[: len(keys)]), Totals()).add(dict(found._mapping))
+    return groups, replace(where, raw_hours=_raw_hours(session, where.cluster, since, until))
+
+
+def _backlog(session: Session, cluster: ClusterName) -> int:
+    waiting = (
+        select(JobRow.row_id)
+        .where(
+            JobRow.cluster == cluster, JobRow.rollup_hour == NOT_ROLLED_UP, (JobRow.ended_at_seconds + 0.0).is_not(None)
+        )
+        .limit(MAX_BACKLOG + 1)
+        .subquery()
+    )
+    return session.scalar(select(func.count()).select_from(waiting)) or 0
+
+
+def waiting_jobs(session: Session, cluster: ClusterName, now_seconds: float) -> int:
+    """Return how many jobs that have been over for long enough are in no roll-up yet."""
+    found = select(func.count()).where(
+        JobRow.cluster == cluster,
+        JobRow.rollup_hour == NOT_ROLLED_UP,
+        JobRow.ended_at_seconds + 0.0 < now_seconds - DELAY_SECONDS,
+    )
+    return session.scalar(found) or 0
+
+
+def _report_keys(kinds: Sequence[ReportKind]) -> list[ColumnElement[Any]]:
+    row = EnergyRollupRow
+    of_user = (row.user_name, case((row.user_name.is_(None), row.user_id), else_=null()))
+    columns: Mapping[str, tuple[Any, ...]] = {"user": of_user}
+    found = [column for kind in kinds for column in columns.get(kind) or (getattr(row, kind),)]
+    return [column.label(f"key{number}") for number, column in enumerate(found)]
+
+
+def _of_owner(where: JobFilter) -> Iterator[ColumnElement[bool]]:
+    row = EnergyRollupRow
+    if where.user_id is not None:
+        own = row.user_id == where.user_id
+        yield or_(own, row.account.in_(where.coordinated_accounts)) if where.coordinated_accounts else own
+    for name in ("user_name", "account", "qos", "partition"):
+        value = getattr(where, name)
+        if value is not None:
+            yield getattr(row, name) == value
+
+
+def _ranges(
+    session: Session, cluster: ClusterName, begin: int | None, end: int | None
+) -> list[tuple[int, int | None, int | None]]:
+    """Return what to read of [begin, end): period's length, first start, and the start after the last one."""
+    row = RollupPeriodRow
+    terms = [row.cluster == cluster, row.period_seconds == DAY_SECONDS]
+    terms += [] if begin is None else [row.starts_at_seconds >= begin]
+    terms += [] if end is None else [row.starts_at_seconds <= end - DAY_SECONDS]
+    runs: list[tuple[int, int]] = []
+    for start in session.scalars(select(row.starts_at_seconds).where(*terms).order_by(row.starts_at_seconds)):
+        if runs and runs[-1][1] == start:
+            runs[-1] = runs[-1][0], start + DAY_SECONDS
+        else:
+            runs.append((start, start + DAY_SECONDS))
+    longest = sorted(runs, key=lambda run: run[0] - run[1])[:MAX_RANGES]
+    found: list[tuple[int, int | None, int | None]] = []
+    at = begin
+    for first, last in sorted(longest):
+        if at is None or at < first:
+            found.append((HOUR_SECONDS, at, first))
+        found.append((DAY_SECONDS, first, last))
+        at = last
+    if end is None or at is None or at < end:
+        found.append((HOUR_SECONDS, at, end))
+    return found
+
+
+def _raw_hours(session: Session, cluster: ClusterName, since: float | None, until: float | None) -> tuple[int, ...]:
+    """Return the hours whose jobs are read themselves: stale ones, and those that are only partly in the period."""
+    row = RollupPeriodRow
+    terms = [row.cluster == cluster, row.period_seconds == HOUR_SECONDS, row.is_stale]
+    terms += [] if since is None else [row.starts_at_seconds >= _hour_of(since)]
+    terms += [] if until is None else [row.starts_at_seconds < until]
+    hours = set(session.scalars(select(row.starts_at_seconds).where(*terms)))
+    hours.update(_hour_of(edge) for edge in (since, until) if edge is not None and edge % HOUR_SECONDS)
+    return tuple(sorted(hours))
+
+
+def rebuild_rollups(engine: Engine, now_seconds: float, tell: Callable[[int, int], None]) -> int:
+    """Make all roll-ups again, in transactions that each let the recording through; return of how many jobs.
+
+    Reports are right meanwhile: they read rows.
+
+    Args:
+        engine: Of the database.
+        now_seconds: The present.
+        tell: Takes how many jobs are done, and how many there are.
+    """
+    with store_session(engine, read_only=True) as session:
+        clusters = [ClusterName(name) for name in session.scalars(select(JobRow.cluster).distinct())]
+    for cluster in clusters:
+        run_in_transaction(engine, lambda session, cluster=cluster: _forget_all(session, cluster))  # type: ignore[misc]
+    with store_session(engine, read_only=True) as session:
+        total = sum(waiting_jobs(session, cluster, now_seconds) for cluster in clusters)
+    done = 0
+    for cluster in clusters:
+        while more := run_in_transaction(
+            engine,
+            lambda session, cluster=cluster: roll_up_some(session, cluster, now_seconds),  # type: ignore[misc]
+        ):
+            done += more
+            tell(min(done, total), total)
+    return total
+
+
+def _forget_all(session: Session, cluster: ClusterName) -> None:
+    out = {"rollup_hour": NOT_ROLLED_UP, "counted_until_seconds": None}
+    of_cluster = (JobRow.cluster == cluster, JobRow.rollup_hour != NOT_ROLLED_UP)
+    session.execute(update(JobRow).where(*of_cluster).values(out), execution_options={"synchronize_session": False})
+    session.execute(delete(EnergyRollupRow).where(EnergyRollupRow.cluster == cluster))
+    session.execute(delete(RollupPeriodRow).where(RollupPeriodRow.cluster == cluster))
