@@ -1,4 +1,4 @@
-"""What people and monitors ask the daemon: whether it is there, its state, its metrics, and what is recorded."""
+"""What people, monitors and nodes ask the daemon: whether it is there, its state, its metrics, and what is recorded."""
 
 import asyncio
 import json
@@ -11,6 +11,8 @@ from slurm_energy.daemon.doors.reports import nodes_summary
 from slurm_energy.daemon.recorder.entries import STREAMS
 from slurm_energy.daemon.recorder.journal import journal_directory, waiting_bytes
 from slurm_energy.daemon.state import DaemonState
+from slurm_energy.daemon.uncarried import NONE_SUBMITTED
+from slurm_energy.domain.ids import parse_decision_id, parse_job_id
 from slurm_energy.errors import DaemonUnavailable, PermissionRefused
 from slurm_energy.wire.codec import Message, decode
 from slurm_energy.wire.messages import Query, json_reply, parse_query
@@ -67,6 +69,20 @@ class Inquiries:
             "store": {"problem": "", "energy": {}, "running_gpus": {}} | store,
         }
         return json_reply(document)
+
+    async def newest(self, message: Message, peer: Peer) -> Message:
+        """Return the newest entry of a decision for the node on which its job starts; none where the job's own is."""
+        state, fields = self._state, message.fields
+        if "job_id" not in fields:
+            entry = state.tracked.newer_entry(parse_decision_id(fields.get("decision_id", "")))
+            return Message("ok", {} if entry is None else {"entry": entry.encode()})
+        if not peer.privileged:
+            raise PermissionRefused(f"uid {peer.user_id} may not ask by a job's number: only its node may")
+        decision_id = await state.uncarried.decision_of(parse_job_id(fields["job_id"]), state.snapshot)
+        if decision_id is None:
+            return Message("ok", {} if state.uncarried.entries else {"note": NONE_SUBMITTED})
+        entry = state.tracked.newer_entry(decision_id) or state.uncarried.entries.get(decision_id)
+        return Message("ok", {} if entry is None else {"entry": entry.encode()})
 
     def ping(self) -> Message:
         """Return who answers, for how long, and on how old a snapshot."""

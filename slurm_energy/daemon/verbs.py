@@ -18,8 +18,7 @@ from slurm_energy.daemon.policy.candidates import Serving, with_clocks
 from slurm_energy.daemon.recorder.entries import decision_line
 from slurm_energy.daemon.reuse import REUSE_MILLISECONDS, Basis, LikeDecision, is_reusable
 from slurm_energy.daemon.state import DaemonState
-from slurm_energy.daemon.uncarried import NONE_SUBMITTED
-from slurm_energy.domain.ids import DecisionId, parse_decision_id, parse_job_id
+from slurm_energy.domain.ids import DecisionId, parse_decision_id
 from slurm_energy.domain.plain import to_plain
 from slurm_energy.domain.promotion import Assignment, Stage
 from slurm_energy.domain.script import ScriptFeatures
@@ -90,7 +89,7 @@ class LocalVerbs:
         if message.verb == "query":
             return Answer(await self._inquiries.query(message, peer))
         if message.verb == "newest":
-            return Answer(await self._newest(message, peer))
+            return Answer(await self._inquiries.newest(message, peer))
         if message.verb == "ping":
             return Answer(self._inquiries.ping())
         raise WireError(f"verb {message.verb!r} is not one of {', '.join(_VERBS)}")
@@ -181,20 +180,6 @@ class LocalVerbs:
         if not state.tracked.add(decided, fields, state.snapshot):
             return decided
         return replace(decided, entry=replace(decided.entry, may_change=True))
-
-    async def _newest(self, message: Message, peer: Peer) -> Message:
-        """Return the newest entry of a decision for the node on which its job starts; none where the job's own is."""
-        state, fields = self._state, message.fields
-        if "job_id" not in fields:
-            entry = state.tracked.newer_entry(parse_decision_id(fields.get("decision_id", "")))
-            return Message("ok", {} if entry is None else {"entry": entry.encode()})
-        if not peer.privileged:
-            raise PermissionRefused(f"uid {peer.user_id} may not ask by a job's number: only its node may")
-        decision_id = await state.uncarried.decision_of(parse_job_id(fields["job_id"]), state.snapshot)
-        if decision_id is None:
-            return Message("ok", {} if state.uncarried.entries else {"note": NONE_SUBMITTED})
-        entry = state.tracked.newer_entry(decision_id) or state.uncarried.entries.get(decision_id)
-        return Message("ok", {} if entry is None else {"entry": entry.encode()})
 
     def _given(
         self,

@@ -27,6 +27,7 @@ _COUNT = re.compile(r"([0-9]+)([kmgtpKMGTP]?)\Z")
 _MULTIPLIERS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "p": 1 << 50}
 BY_SLURMD = "slurmd -G"
 BY_FILES = "gres.conf"
+_BOARD = re.compile(r"/nvidia\d+\Z")
 SYSTEM_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 _GRES = re.compile(r"Gres Name=(\S+) Type=(.*?) Count=([0-9]+) (?:.*?\bFile=(\S+))?")
 _MAX_BYTES = 1_048_576
@@ -201,11 +202,25 @@ def _merge(records: Sequence[_Record], asked: Sequence[tuple[str | None, int]]) 
 
 def _record(fields: dict[str, str]) -> _Record:
     gpu_type = fields.get("type")
-    if "multiplefiles" in fields:  # one device (a MIG slice) made of several files; the first is the GPU's
-        first = expand_hostlist(fields["multiplefiles"])[:1]
-        return _Record(gpu_type=gpu_type, files=first, count=1, is_slice=True)
+    if "multiplefiles" in fields:  # one device (a MIG slice) made of several files
+        board = _board(expand_hostlist(fields["multiplefiles"])[:MAX_FILES])
+        return _Record(gpu_type=gpu_type, files=board, count=1, is_slice=True)
     files = expand_hostlist(fields.get("file") or fields.get("files") or "")[:MAX_FILES]
     return _Record(gpu_type=gpu_type, files=files, count=len(files) or 1)
+
+
+def _board(files: Sequence[str]) -> tuple[str, ...]:
+    """Return the file, among those of one device of Slurm, that is its GPU's: wherever it stands in their list.
+
+    Raises:
+        ValueRangeError: they are of several GPUs, of which a job that is given the device would hold all.
+    """
+    boards = dict.fromkeys(file for file in files if _BOARD.search(file))
+    if len(boards) > 1:
+        raise ValueRangeError(
+            f"one device of gres.conf has several GPUs, {', '.join(boards)}: give each a place of its own by File="
+        )
+    return tuple(boards or files[:1])
 
 
 def _split_outside(text: str, opening: str, closing: str) -> Iterator[str]:
@@ -245,7 +260,11 @@ def ask_slurmd(places: Sequence[str], conf: Path, node: str, limit_seconds: floa
 
 
 def parse_slurmd(text: str) -> GpuOrder:
-    """Return the order that `slurmd -G` printed."""
+    """Return the order that `slurmd -G` printed.
+
+    Raises:
+        ValueRangeError: a list of files is malformed, or has several GPUs in one position.
+    """
     gpus: list[SlurmGpu] = []
     shares = False
     for line in text.splitlines():
@@ -259,9 +278,9 @@ def parse_slurmd(text: str) -> GpuOrder:
         files = expand_hostlist(match[4] or "")[:MAX_FILES]
         if not files or (count != len(files) and count != 1):
             return GpuOrder(problem=f"slurmd -G names {len(files)} files for {count} GPUs", shares_gpus=shares)
-        is_slice = len(files) > count  # MultipleFiles=: one device of several files, the board's first
+        is_slice = len(files) > count  # MultipleFiles=: one device of several files
         known = None if gpu_type in {"", "(null)"} else gpu_type
-        used = files[:1] if is_slice else files
+        used = _board(files) if is_slice else files
         gpus += (SlurmGpu(gpu_type=known, device_file=file, is_slice=is_slice) for file in used)
     if not gpus:
         return GpuOrder(problem="slurmd -G names no GPU of this node", shares_gpus=shares)

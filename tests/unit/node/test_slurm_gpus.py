@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_energy.node.slurm_gpus import configured_gpus, node_gres, parse_gres_conf
+from slurm_energy.errors import ValueRangeError
+from slurm_energy.node.slurm_gpus import configured_gpus, node_gres, parse_gres_conf, parse_slurmd
 from slurm_energy.slurm.conf_file import logical_lines
 
 GRES = r"""
@@ -79,6 +80,24 @@ def test_slices_are_counted_by_their_board(tmp_path: Path) -> None:
     text = "Name=gpu Type=1g MultipleFiles=/dev/nvidia1,/dev/nvidia-caps/nvidia-cap[1-2]\n" * 2
     gpus = configured_gpus(write(tmp_path, text, "gpu:1g:2"), "n1").gpus
     assert gpus is not None and [(gpu.device_file, gpu.is_slice) for gpu in gpus] == [("/dev/nvidia1", True)] * 2
+
+
+BOARD_LAST = "/dev/nvidia-caps/nvidia-cap[1-2],/dev/nvidia1"
+TWO_BOARDS = "/dev/nvidia0,/dev/nvidia1"
+
+
+def test_the_board_of_a_slice_is_found_wherever_it_stands_among_its_files(tmp_path: Path) -> None:
+    stated = configured_gpus(write(tmp_path, f"Name=gpu Type=1g MultipleFiles={BOARD_LAST}\n", "gpu:1g:1"), "n1").gpus
+    counted = parse_slurmd(f"slurmd: Gres Name=gpu Type=1g Count=1 Index=0 ID=7696487 File={BOARD_LAST} (null)\n").gpus
+    for gpus in (stated, counted):
+        assert gpus is not None and [(gpu.device_file, gpu.is_slice) for gpu in gpus] == [("/dev/nvidia1", True)]
+
+
+def test_one_device_of_several_boards_is_no_known_gpu(tmp_path: Path) -> None:
+    found = configured_gpus(write(tmp_path, f"Name=gpu MultipleFiles={TWO_BOARDS}\n", "gpu:1"), "n1")
+    assert found.gpus is None and "several GPUs, /dev/nvidia0, /dev/nvidia1" in found.problem
+    with pytest.raises(ValueRangeError, match="several GPUs"):
+        parse_slurmd(f"slurmd: Gres Name=gpu Type=(null) Count=1 Index=0 ID=7696487 File={TWO_BOARDS} (null)\n")
 
 
 @pytest.mark.parametrize(
