@@ -333,7 +333,7 @@ def counts_the_nodes_that_a_hint_needs(path: Path) -> None:
     case = case_of(job, SymbolComparison(path), snapshot=SimpleNamespace(nodes_by_partition={HOME: pool}))
     found = guard_partitions.allowed_hint("fast", case, [candidate(HOME, A100)], RoutingConfig(node_hints=True))
     # Without its own memory a job may be given that of the largest node; a node of unknown memory may be that.
-    largest = inf if mib[1] is None else (mib[0] if mib[0] > mib[1] else mib[1])
+    largest: Any = inf if mib[1] is None else max(cast(float, mib[0]), mib[1])
     least: Any = largest if asked is None else asked
     able = [
         one
@@ -361,7 +361,7 @@ def finds_the_fastest_rival(path: Path) -> None:
     path.promise(found.types == order, "among all")
     path.promise(time_ratio(fastest, found, comparison) == 1.0, "the fastest takes as long as itself")
     longer = time_ratio(slower, found, comparison)
-    worst = comparison.costs[slower, fastest].worst_time_ratio
+    worst: Any = comparison.costs[slower, fastest].worst_time_ratio
     path.promise(longer is not None and longer == (worst if worst > 1.0 else 1.0), "the slower as long as at its worst")
     unknown = cast(Any, SymbolComparison(path, known=False))
     path.promise(time_ratio(slower, found, unknown) is None, "nothing is said of what cannot be compared")
