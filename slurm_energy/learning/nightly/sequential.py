@@ -51,8 +51,8 @@ class CanaryOutcome:
     is_challenger: bool
     """Whether the challenger decided it."""
     energy: float | None
-    """ln of its joules over those of its name's earlier runs, the ratio itself where it did not complete; None where one
-    of them is not known."""
+    """ln of its joules over those of its name's earlier runs, the ratio itself where it did not complete; None where
+    one of them is not known."""
     seconds: float | None
     """The same of its run time."""
     turnaround: float | None = None
