@@ -320,9 +320,9 @@ def counts_the_nodes_that_a_hint_needs(path: Path) -> None:
     cpus = [path.whole(f"cpus of {name}", 0, 128) for name in "ab"]
     gpus = [path.whole("gpus of a", 0, 4), 2]
     mib = [path.real("memory of a", 1.0, 1e6), path.choice("memory of b", (5e5, None))]
-    job = job_of(
-        nodes_min=nodes, gpus=(GpuDemand(count=share_gpus),), tasks=nodes, cpus_per_task=4, memory_per_node_mib=asked
-    )
+    is_mixed = path.boolean("a second type, which no node has")
+    demands = (GpuDemand(count=share_gpus), *((GpuDemand(count=1, slurm_type="a40"),) if is_mixed else ()))
+    job = job_of(nodes_min=nodes, gpus=demands, tasks=nodes, cpus_per_task=4, memory_per_node_mib=asked)
     pool = tuple(
         SimpleNamespace(
             available=True, cpus=cpus[one], memory_mib=mib[one], gpu_count=gpus[one],
@@ -338,7 +338,8 @@ def counts_the_nodes_that_a_hint_needs(path: Path) -> None:
     able = [
         one
         for one in (0, 1)
-        if bool(cpus[one] >= 4)
+        if not is_mixed
+        and bool(cpus[one] >= 4)
         and bool(gpus[one] * nodes >= share_gpus)
         and least != inf
         and bool((mib[one] or 0.0) >= least)
