@@ -284,13 +284,15 @@ def tries_clocks_inside_every_rule(path: Path) -> None:
     gpu_type = path.choice("type", (A100, UNMEASURED))
     runtime = RuntimeEstimate(seconds=0.0, upper_seconds=upper, source="history", gpu_type=gpu_type)
     case = case_of(
-        job, SymbolComparison(path), runtime=runtime, max_slowdown=bound, candidates=(candidate(HOME, gpu_type),)
-    )
+        job, SymbolComparison(path), runtime=runtime, max_slowdown=bound, candidates=(candidate(HOME, gpu_type),),
+        type_bound=SimpleNamespace(ratio=lambda _: 1.25, left=lambda _: slowdown_left(1.25, bound)),
+    )  # fmt: skip
+    sent = path.choice("sent", (None, (HOME,)))
     # Inside a bound of 0 no clock saves anything beyond the table's; without a table only trials can find one.
     is_poor = gpu_type == A100 and path.boolean("little to gain")
     policy = replace(PolicyConfig(), clock_trials=cast(Any, site), max_slowdown=0.0 if is_poor else 0.05)
     config = Config(policy=policy)
-    bounds = guard_trials.trial_bounds(case, case.candidates, None, config)
+    bounds = guard_trials.trial_bounds(case, case.candidates, sent, config)
     by_trial = path.boolean("by trial")
     learned = {gpu_type: cast(LearnedClock, SimpleNamespace(by_trial=by_trial))}
     counts = not by_trial or (site != "off" and wish is not False)
@@ -304,12 +306,14 @@ def tries_clocks_inside_every_rule(path: Path) -> None:
     seconds = 60.0 * cast(float, job.time_limit_minutes)
     least = guard_trials.MIN_TRIAL_BOUND
     in_time = seconds > 0.0 if upper == 0.0 else upper + upper * least <= seconds * share
-    is_large = bool(bound >= least) and bool(in_time)
+    # Where the policy sends it, a slower type has used up a part of the bound.
+    left: Any = bound if sent is None else (bound - 0.25) / 1.25
+    is_large = bool(left >= least) and bool(in_time)
     path.promise(is_large or not bounds, "no trial without room")
     path.promise(bool(bounds) or not is_large or (is_poor and wish is None), "a wish, or much to gain, is met")
     path.promise(not bounds or not is_poor or wish is True, "no trial for a little that its user does not ask for")
     for given in bounds.values():
-        path.promise(given <= bound, "no trial beyond the bound")
+        path.promise(given <= left, "no trial beyond the bound")
         path.promise(given <= MAX_TRIAL_BOUND, "nor beyond what travels with the job")
         path.promise(upper + upper * given <= seconds * share, "nor beyond the time limit")
 
