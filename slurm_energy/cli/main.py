@@ -24,7 +24,7 @@ EXIT_INTERRUPTED = 130
 EXTRA_OF_PACKAGE = {
     **dict.fromkeys(("gymnasium", "matplotlib", "numpy", "scipy", "sortedcontainers"), "twin"),
     **dict.fromkeys(("safetensors", "torch", "torch_geometric"), "train"),
-    **dict.fromkeys(("sklearn", "z3"), "gate"),
+    "z3": "gate",
 }
 """What to install for packages that a node or a login host does without."""
 

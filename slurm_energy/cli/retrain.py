@@ -32,11 +32,8 @@ def retrain(seed: int | None, is_judged: bool, as_json: bool) -> int:
     works at a time, and one that was stopped is resumed by the next. When anything fails the exit code is 1 with the
     reason, and the live policy stays. See `slurm-energy policy list`.
     """
-    missing = [name for name in ("z3", "sklearn") if is_judged and find_spec(name) is None]
-    if missing:
-        raise ConfigError(
-            f"the gate needs the Python package {missing[0]}: {install_command('gate')}; or use --no-judge"
-        )
+    if is_judged and find_spec("z3") is None:
+        raise ConfigError(f"the gate needs the Python package z3: {install_command('gate')}; or use --no-judge")
     from slurm_energy.learning.nightly import night  # noqa: PLC0415  # numpy only when needed
     from slurm_energy.learning.nightly.administration import candidate_desk  # noqa: PLC0415  # SQL only when needed
 

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(2400)]
 USERS = ("alice", "ben", "cat", "dan", "eva", "fay")
 PARTITIONS = (PartitionSpec(name="a100", nodes=2, gpus_per_node=8),)
 SETTINGS: dict[str, dict[str, Any]] = {
-    "policy": {"name": "oracle", "max_slowdown": 0.12},
+    "policy": {"name": "oracle", "max_slowdown": 0.12, "min_saving_per_slowdown": 0.0},
     "nightly": {
         "min_jobs": 20,
         "replayed_jobs": 20,
@@ -89,14 +89,17 @@ def test_a_candidate_goes_its_whole_way_and_back_with_the_daemon_killed_at_each_
     new_lab: Callable[..., Lab],
 ) -> None:
     lab = new_lab(energy=True, partitions=PARTITIONS, settings=SETTINGS, time_scale=30.0, users=USERS)
+    rounds(lab, 1, 4, "--energy=off")
+    run_out(lab)
     rounds(lab, 1, 4)
     run_out(lab)
 
     def retrained() -> dict[str, Any] | None:
-        done = lab.run(["slurm-energy", "retrain", "--seed", "1", "--json", "--no-judge"])
-        return json.loads(done.stdout) if done.returncode == 0 else None
+        done = lab.run(["slurm-energy", "retrain", "--seed", "1", "--json", "--no-judge"], timeout=600.0)
+        found = json.loads(done.stdout) if done.returncode == 0 else {}
+        return found if found.get("candidate") else None
 
-    made = until("candidate", retrained, 120.0)
+    made = until("candidate", retrained, 600.0)
     name = made["candidate"]
     for step, key in (
         ("shadow", "policy_challenger"),

@@ -202,11 +202,11 @@ def test_without_the_gates_packages_a_night_works_unjudged_and_says_what_to_inst
     config = site_config(tmp_path)
     fill(config, Site())
     file = str(site_file(tmp_path, config))
-    monkeypatch.setattr("slurm_energy.cli.retrain.find_spec", lambda name: None if name == "sklearn" else name)
+    monkeypatch.setattr("slurm_energy.cli.retrain.find_spec", lambda name: None if name == "z3" else name)
     monkeypatch.delattr("slurm_energy.learning.nightly.judgement")
     monkeypatch.setitem(sys.modules, "slurm_energy.learning.nightly.judgement", None)
     assert main(["--config", file, "retrain"]) == 1
-    assert "sklearn" in (said := capfd.readouterr().err)
+    assert "z3" in (said := capfd.readouterr().err)
     assert "slurm-energy[gate]" in said
     assert main(["--config", file, "retrain", "--no-judge"]) == 0
 

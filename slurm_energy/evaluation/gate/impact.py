@@ -5,16 +5,15 @@ from dataclasses import dataclass
 from math import exp, log, sqrt
 
 import numpy as np
-from numpy.typing import NDArray
-from sklearn.linear_model import Ridge
 
 from slurm_energy.evaluation.gate.off_policy import saving_score
 from slurm_energy.evaluation.gate.sheet import FigureInterval, StageResult, StageVerdict, mean_interval
 
-FloatArray = NDArray[np.float64]
 _WEEK = 7
-_WINDOWS = (1, 3, 7, 14)
-"""Days over which the load before a forecast is looked at."""
+_SMOOTHING = 0.3
+"""Weight of the last day in the level."""
+_MIN_SHARE = 0.05
+"""Of a weekday: on one on which nothing ever ran, the first job says little of the level."""
 MIN_DAYS = 28
 MAX_ERROR = 0.15
 """Mean absolute percentage error above which the forecast counts for less."""
@@ -44,10 +43,9 @@ class Forecast:
 def forecast(gpu_hours: Sequence[float], days: int) -> Forecast:
     """Return the load of the next days in all.
 
-    A ridge regression (scikit-learn) of the mean load of the days to come on that of the last 1, 3, 7 and 14 days, all
-    as logarithms over the last week's mean, so that without evidence the last week goes on. The interval is that of
-    its errors in past forecasts. For more days than half of the history, errors of the longest horizon that there is
-    grow with the square root.
+    Exponential smoothing of the load over its weekday's usual share: a level without a trend. The interval is that of
+    its errors in past forecasts. For more days than a quarter of the history, errors of the longest horizon that there
+    is grow with the square root.
     """
     known = max(_WEEK, min(days, len(gpu_hours) // 4))
     errors = [log(past / real) for past, real in backtest(gpu_hours, known)]
@@ -78,24 +76,17 @@ def percentage_error(pairs: Sequence[tuple[float, float]]) -> FigureInterval | N
 
 
 def _mean_ahead(gpu_hours: Sequence[float], days: int) -> float:
+    """Return the mean load of the next days: the level that the last days come to, times the weekdays' usual shares."""
     load = np.maximum(np.asarray(gpu_hours, dtype=np.float64), 1e-3)
-    most = max(_WINDOWS)
-    starts = range(most, len(load) - days + 1)
-    last_week = float(load[-_WEEK:].mean())
-    if len(starts) < _WEEK:
-        return last_week
-    rows = np.array([_features(load[:start]) for start in starts])
-    targets = np.array(
-        [np.log(load[start : start + days].mean() / load[start - _WEEK : start].mean()) for start in starts]
-    )
-    model = Ridge(alpha=1.0).fit(rows, targets)
-    change = float(model.predict(_features(load)[None, :])[0])
-    return last_week * exp(min(1.0, max(-1.0, change)))
-
-
-def _features(load: FloatArray) -> FloatArray:
-    week = np.log(load[-_WEEK:].mean())
-    return np.array([np.log(load[-window:].mean()) - week for window in _WINDOWS if window != _WEEK])
+    weeks = len(load) // _WEEK
+    rows = load[len(load) - weeks * _WEEK :].reshape(weeks, _WEEK)
+    shares = np.median(rows / rows.mean(axis=1, keepdims=True), axis=0) if weeks >= 2 else np.ones(_WEEK)
+    shares = np.maximum(shares / shares.mean(), _MIN_SHARE)
+    # Both the weeks before and the days to come begin on the same weekday: whole weeks end with the last day known.
+    weekday = np.arange(-len(load), 0) % _WEEK
+    weights = (1.0 - _SMOOTHING) ** np.arange(len(load))[::-1]
+    level = float((weights * load / shares[weekday]).sum() / weights.sum())
+    return level * float(shares[np.arange(days) % _WEEK].mean())
 
 
 def impact_result(history: LoadHistory | None, saving: FigureInterval | None) -> StageResult:
@@ -108,6 +99,8 @@ def impact_result(history: LoadHistory | None, saving: FigureInterval | None) ->
         )
     pairs = backtest(history.gpu_hours)
     error = percentage_error(pairs)
+    months = backtest(history.gpu_hours, 28)
+    error_of_months = percentage_error(months)
     figures: dict[str, float] = {}
     intervals: dict[str, FigureInterval] = {"saving in the twin": saving}
     for name, days in (("4 weeks", 28), ("a year", 365)):
@@ -127,6 +120,9 @@ def impact_result(history: LoadHistory | None, saving: FigureInterval | None) ->
         notes.append(f"forecasts of {len(pairs)} past weeks were off by {error.mean:.1%} in the mean")
         if error.mean > MAX_ERROR:
             notes.append(f"more than {MAX_ERROR:.0%}: read the figures as an order of magnitude")
+    if error_of_months is not None:
+        figures["forecast_error_ratio_4_weeks"] = error_of_months.mean
+        notes.append(f"forecasts of {len(months)} past stretches of four weeks were off by {error_of_months.mean:.1%}")
     return StageResult(
         stage="impact",
         verdict=StageVerdict.PASSED,

@@ -2,13 +2,16 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf, isfinite, log
 from typing import NamedTuple
 
 import numpy as np
 
 from slurm_energy.config import Config
+from slurm_energy.domain.ids import GpuTypeName
+from slurm_energy.domain.trials import LearnedClock
+from slurm_energy.energy_model.catalog import CATALOG, gpu_type_from_slurm_type
 from slurm_energy.errors import EvaluationError
 from slurm_energy.evaluation.gate.off_policy import saving_score
 from slurm_energy.evaluation.gate.sheet import FigureInterval, StageResult, StageVerdict, replicate_interval
@@ -20,6 +23,7 @@ from slurm_energy.twin.engine.job import Workload
 from slurm_energy.twin.engine.outcome import Outcome
 from slurm_energy.twin.engine.simulation import run
 from slurm_energy.twin.world import World
+from slurm_energy.twin.world.device_model import DeviceModel
 
 
 class TwinOutcome(NamedTuple):
@@ -67,7 +71,7 @@ class TwinRuns:
         workload = self.make_workload(seed)
         logins = {user_id: login for login, user_id in self.user_ids.items()}
         clocks = {
-            (logins[int(user_id)], group): found
+            (logins[int(user_id)], group): _for_devices(found, self.world)
             for (user_id, group), found in candidate.clocks_by_name().items()
             if int(user_id) in logins
         }
@@ -77,6 +81,22 @@ class TwinRuns:
     def _metrics(self, candidate: CandidatePolicy, seed: int) -> Metrics:
         outcome, workload = self.replay(candidate, seed)
         return metrics_of(outcome, self.world, workload.jobs[: len(outcome.job_id)])
+
+
+def _for_devices(clocks: Mapping[GpuTypeName, LearnedClock], world: World) -> Mapping[GpuTypeName, LearnedClock]:
+    """Return clocks with those of the boards that stand for a GPU type in the twin: the same share of the highest."""
+    found = dict(clocks)
+    for gpu_type, clock in clocks.items():
+        device = device_of(gpu_type, world)
+        known = None if device is None else gpu_type_from_slurm_type(device.name)
+        row = None if known is None else CATALOG.get(known)
+        if known is None or known in found or row is None or not row.sm_clocks_mhz:
+            continue
+        highest = max(row.sm_clocks_mhz)
+        nearest = row.nearest_supported_clock_mhz(highest * clock.sm_clock_mhz / clock.default_clock_mhz)
+        if nearest is not None:
+            found[known] = replace(clock, sm_clock_mhz=nearest, default_clock_mhz=highest)
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,4 +245,12 @@ def reproducibility_result(
         figures=figures,
         intervals=intervals,
         notes=notes,
+    )
+
+
+def device_of(gpu_type: str, world: World) -> DeviceModel | None:
+    """Return the world's device that stands for a GPU type."""
+    known = gpu_type_from_slurm_type(gpu_type) or gpu_type
+    return next(
+        (device for name, device in world.devices.items() if known == name or known.startswith(f"{name}-")), None
     )

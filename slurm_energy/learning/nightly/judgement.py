@@ -213,7 +213,7 @@ def _waits_for(sheet: ScoreSheet, config: Config, live: LivePolicy) -> str:
             f"slurm-energy policy approve {sheet.candidate_id}"
         )
     if live.paused:
-        return "promotion is paused; go on with: slurm-energy policy resume"
+        return "promotion is paused; resume with: slurm-energy policy resume"
     if live.challenger_id and live.stage is not None:
         return f"{live.challenger_id} is in {live.stage.value}; the newest that passed follows it"
     return ""

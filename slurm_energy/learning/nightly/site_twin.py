@@ -14,10 +14,9 @@ from typing import TypeVar
 from slurm_energy.config import Config
 from slurm_energy.domain.cluster import JobState
 from slurm_energy.domain.ids import GpuTypeName, JobId
-from slurm_energy.energy_model.catalog import gpu_type_from_slurm_type
 from slurm_energy.errors import TrainingError
 from slurm_energy.estimation.job_groups import job_group
-from slurm_energy.evaluation.gate.twin_score import PredictedDay, TwinRuns
+from slurm_energy.evaluation.gate.twin_score import PredictedDay, TwinRuns, device_of
 from slurm_energy.evaluation.replay import replay_kinds, workload_of_states, world_of_states
 from slurm_energy.files import write_atomically
 from slurm_energy.learning.nightly.history import DAY_SECONDS, SiteHistory
@@ -283,11 +282,3 @@ def calibrated(world: World, factors: Mapping[str, float]) -> World:
             }
             devices[device.name] = replace(device, loads=loads)
     return replace(world, devices=devices)
-
-
-def device_of(gpu_type: str, world: World) -> DeviceModel | None:
-    """Return the world's device that stands for a GPU type."""
-    known = gpu_type_from_slurm_type(gpu_type) or gpu_type
-    return next(
-        (device for name, device in world.devices.items() if known == name or known.startswith(f"{name}-")), None
-    )

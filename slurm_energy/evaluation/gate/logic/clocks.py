@@ -284,13 +284,15 @@ def tries_clocks_inside_every_rule(path: Path) -> None:
     gpu_type = path.choice("type", (A100, UNMEASURED))
     runtime = RuntimeEstimate(seconds=0.0, upper_seconds=upper, source="history", gpu_type=gpu_type)
     case = case_of(
-        job, SymbolComparison(path), runtime=runtime, max_slowdown=bound, candidates=(candidate(HOME, gpu_type),)
-    )
+        job, SymbolComparison(path), runtime=runtime, max_slowdown=bound, candidates=(candidate(HOME, gpu_type),),
+        type_bound=SimpleNamespace(ratio=lambda _: 1.25, left=lambda _: slowdown_left(1.25, bound)),
+    )  # fmt: skip
+    sent = path.choice("sent", (None, (HOME,)))
     # Inside a bound of 0 no clock saves anything beyond the table's; without a table only trials can find one.
     is_poor = gpu_type == A100 and path.boolean("little to gain")
     policy = replace(PolicyConfig(), clock_trials=cast(Any, site), max_slowdown=0.0 if is_poor else 0.05)
     config = Config(policy=policy)
-    bounds = guard_trials.trial_bounds(case, case.candidates, None, config)
+    bounds = guard_trials.trial_bounds(case, case.candidates, sent, config)
     by_trial = path.boolean("by trial")
     learned = {gpu_type: cast(LearnedClock, SimpleNamespace(by_trial=by_trial))}
     counts = not by_trial or (site != "off" and wish is not False)
@@ -304,12 +306,14 @@ def tries_clocks_inside_every_rule(path: Path) -> None:
     seconds = 60.0 * cast(float, job.time_limit_minutes)
     least = guard_trials.MIN_TRIAL_BOUND
     in_time = seconds > 0.0 if upper == 0.0 else upper + upper * least <= seconds * share
-    is_large = bool(bound >= least) and bool(in_time)
+    # Where the policy sends it, a slower type has used up a part of the bound.
+    left: Any = bound if sent is None else (bound - 0.25) / 1.25
+    is_large = bool(left >= least) and bool(in_time)
     path.promise(is_large or not bounds, "no trial without room")
     path.promise(bool(bounds) or not is_large or (is_poor and wish is None), "a wish, or much to gain, is met")
     path.promise(not bounds or not is_poor or wish is True, "no trial for a little that its user does not ask for")
     for given in bounds.values():
-        path.promise(given <= bound, "no trial beyond the bound")
+        path.promise(given <= left, "no trial beyond the bound")
         path.promise(given <= MAX_TRIAL_BOUND, "nor beyond what travels with the job")
         path.promise(upper + upper * given <= seconds * share, "nor beyond the time limit")
 
@@ -356,6 +360,27 @@ def begins_with_a_measured_clock_that_keeps_the_rules(path: Path) -> None:
         path.promise(verdict.choice.predicted_energy_change == change, "and its energy")
 
 
+def begins_with_the_best_of_measured_clocks(path: Path) -> None:
+    """Of several measured clocks that keep every rule, the one of the least energy decides."""
+    change = [path.real("energy at the first", -1.0, 0.0), path.real("energy at the second", -1.0, 0.0)]
+    path.assume(change[0] != change[1])
+    found = [
+        SimpleNamespace(
+            sm_clock_mhz=mhz, default_clock_mhz=1410, slowdown=0.0, upper=0.0, energy_change=energy, runs=3,
+            measured_at_seconds=NOW, others=(), by_trial=True,
+        )
+        for mhz, energy in zip((1290, 1350), change, strict=True)
+    ]  # fmt: skip
+    found[0].others = (found[1],)
+    room = guard_clocks.SlowdownRoom(bound=0.1, time_limit=inf, deadline=inf)
+    case = case_of(job_of(), SymbolComparison(path))
+    verdict = guard_trials.learned_verdict(A100, cast(LearnedClock, found[0]), room, 0.0, case)
+    best = found[0] if change[0] < change[1] else found[1]
+    path.promise(verdict is not None and verdict.choice is not None, "one of them is given")
+    if verdict is not None and verdict.choice is not None:
+        path.promise(verdict.choice.sm_clock_mhz == best.sm_clock_mhz, "the one of the least energy")
+
+
 CLOCK_PROMISES: Mapping[str, Callable[[Path], None]] = {
     "time limit": takes_the_limit_that_slurm_enforces,
     "no end after the limit": keeps_the_limit_by_what_runs_say,
@@ -365,4 +390,5 @@ CLOCK_PROMISES: Mapping[str, Callable[[Path], None]] = {
     "fair exchange": asks_enough_energy_for_time,
     "trials inside every rule": tries_clocks_inside_every_rule,
     "measured clock": begins_with_a_measured_clock_that_keeps_the_rules,
+    "best measured clock": begins_with_the_best_of_measured_clocks,
 }

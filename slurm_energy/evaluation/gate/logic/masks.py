@@ -320,9 +320,9 @@ def counts_the_nodes_that_a_hint_needs(path: Path) -> None:
     cpus = [path.whole(f"cpus of {name}", 0, 128) for name in "ab"]
     gpus = [path.whole("gpus of a", 0, 4), 2]
     mib = [path.real("memory of a", 1.0, 1e6), path.choice("memory of b", (5e5, None))]
-    job = job_of(
-        nodes_min=nodes, gpus=(GpuDemand(count=share_gpus),), tasks=nodes, cpus_per_task=4, memory_per_node_mib=asked
-    )
+    is_mixed = path.boolean("a second type, which no node has")
+    demands = (GpuDemand(count=share_gpus), *((GpuDemand(count=1, slurm_type="a40"),) if is_mixed else ()))
+    job = job_of(nodes_min=nodes, gpus=demands, tasks=nodes, cpus_per_task=4, memory_per_node_mib=asked)
     pool = tuple(
         SimpleNamespace(
             available=True, cpus=cpus[one], memory_mib=mib[one], gpu_count=gpus[one],
@@ -333,12 +333,13 @@ def counts_the_nodes_that_a_hint_needs(path: Path) -> None:
     case = case_of(job, SymbolComparison(path), snapshot=SimpleNamespace(nodes_by_partition={HOME: pool}))
     found = guard_partitions.allowed_hint("fast", case, [candidate(HOME, A100)], RoutingConfig(node_hints=True))
     # Without its own memory a job may be given that of the largest node; a node of unknown memory may be that.
-    largest = inf if mib[1] is None else (mib[0] if mib[0] > mib[1] else mib[1])
+    largest: Any = inf if mib[1] is None else max(cast(float, mib[0]), mib[1])
     least: Any = largest if asked is None else asked
     able = [
         one
         for one in (0, 1)
-        if bool(cpus[one] >= 4)
+        if not is_mixed
+        and bool(cpus[one] >= 4)
         and bool(gpus[one] * nodes >= share_gpus)
         and least != inf
         and bool((mib[one] or 0.0) >= least)
@@ -361,7 +362,7 @@ def finds_the_fastest_rival(path: Path) -> None:
     path.promise(found.types == order, "among all")
     path.promise(time_ratio(fastest, found, comparison) == 1.0, "the fastest takes as long as itself")
     longer = time_ratio(slower, found, comparison)
-    worst = comparison.costs[slower, fastest].worst_time_ratio
+    worst: Any = comparison.costs[slower, fastest].worst_time_ratio
     path.promise(longer is not None and longer == (worst if worst > 1.0 else 1.0), "the slower as long as at its worst")
     unknown = cast(Any, SymbolComparison(path, known=False))
     path.promise(time_ratio(slower, found, unknown) is None, "nothing is said of what cannot be compared")

@@ -1,16 +1,28 @@
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
+from gate_samples import make_candidate
 
+from slurm_energy.config import Config
+from slurm_energy.domain.ids import GpuTypeName
+from slurm_energy.domain.trials import LearnedClock
+from slurm_energy.evaluation.gate import twin_score
 from slurm_energy.evaluation.gate.sheet import StageVerdict
 from slurm_energy.evaluation.gate.twin_score import (
     LoopLimits,
     PredictedDay,
     TwinOutcome,
+    TwinRuns,
     reproducibility_result,
     self_evaluation,
     twin_result,
 )
+from slurm_energy.policy.candidate import NameClocks, SiteEstimates
+from slurm_energy.twin.adapters.served import ServedPolicy
+from slurm_energy.twin.engine.job import Workload
+from slurm_energy.twin.world import World
+from slurm_energy.twin.world.file import shipped_world
 
 
 def outcomes(*savings: float, slower: float = 0.0, timeouts: int = 0) -> Callable[[int], TwinOutcome]:
@@ -102,3 +114,39 @@ def test_fewer_seeds_than_the_least_are_not_judged() -> None:
     result = twin_result(self_evaluation(outcomes(0.05), limits, 0, ticks(1.0)), limits)
     assert result.verdict is StageVerdict.NOT_JUDGED
     assert result.summary.startswith("1 of at least 3 seeds")
+
+
+def test_a_clock_of_a_board_counts_for_the_device_that_stands_for_it_in_the_twin() -> None:
+    world = shipped_world("philly-a100")
+    clock = LearnedClock(
+        sm_clock_mhz=1170,
+        default_clock_mhz=1380,
+        slowdown=0.0,
+        error=0.01,
+        energy_change=-0.1,
+        runs=3,
+        measured_at_seconds=1.0,
+        by_trial=False,
+    )
+    asked: list[ServedPolicy] = []
+
+    def ran(_: World, workload: Workload, rule: ServedPolicy, **__: object) -> object:
+        asked.append(rule)
+        return workload
+
+    clocks = (NameClocks(user_id=7, group="train", clocks={GpuTypeName("v100-pcie-16gb"): clock}),)
+    own = replace(make_candidate("oracle"), estimates=SiteEstimates(clocks=clocks))
+    twin = TwinRuns(
+        world=world,
+        make_workload=lambda _: Workload(name="w", jobs=(), source="none"),
+        config=Config(),
+        user_ids={"ann": 7},
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(twin_score, "run", ran)
+        twin.replay(own, 1)
+    served = asked[0]._clocks["ann", "train"]
+    # The twin's v100 is a board with another highest clock, of which the same share is taken.
+    assert served[GpuTypeName("v100-pcie-16gb")] == clock
+    other = served[GpuTypeName("v100-sxm2-16gb")]
+    assert (other.sm_clock_mhz, other.default_clock_mhz) == (1297, 1530)

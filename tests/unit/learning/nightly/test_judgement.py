@@ -30,3 +30,19 @@ def test_what_measured_jobs_said_of_earlier_candidates_is_an_outcome() -> None:
     found = past_outcomes(events)
     assert [(one.raw, one.success) for one in found] == [(0.8, 1.0), (0.8, 0.0)]
     assert found[0].scores == {"twin": 0.9, "impact": 0.5}
+
+
+def test_a_persons_last_word_counts_where_no_jobs_have_decided() -> None:
+    events = [judged(name) for name in ("rated", "rejected", "approved", "won", "unsure")]
+    events += [
+        event("rated", Stage.SHADOW, Stage.SHADOW, actor="ann", reason="rate", rating=2),
+        event("rated", Stage.SHADOW, Stage.SHADOW, actor="ann", reason="rate", rating=4),
+        event("rejected", Stage.SHADOW, Stage.SHADOW, actor="ann", reason="reject"),
+        event("approved", Stage.SHADOW, Stage.SHADOW, actor="ann", reason="approve"),
+        event("won", Stage.CANARY, Stage.ACTIVE),
+        event("won", Stage.ACTIVE, Stage.ACTIVE, actor="ann", reason="rate", rating=1),
+        event("unsure", Stage.SHADOW, Stage.SHADOW, actor="ann", reason="rate", rating="good"),
+    ]
+    found = past_outcomes(events, {"rated": ("estimates.json",)})
+    assert [one.success for one in found] == [0.75, 0.0, 0.75, 1.0]
+    assert found[0].parts == ("estimates.json",)

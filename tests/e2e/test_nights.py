@@ -1,0 +1,173 @@
+"""Three nights under a real slurmctld, unaided: history, retrain, gate, shadow, canary, active, and less energy each.
+
+Twelve users submit a recurring program that nothing describes; it waits for its host, so that a lower clock costs it no
+time. What is known of it comes from its own runs: first at the default clock, then at the one that the site's policy
+gives every program, then at what each night found. A night follows the other at once, and users change between policies
+every few seconds, as they do every day on a site.
+
+What a run takes on the wall is its work and what this machine needs to start and end it. Device time runs twenty times
+as fast as the wall where that is short; on a machine with other work six times, so that it is a small share there too.
+"""
+
+import json
+import os
+import random
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import pytest
+from energy_lab import until, workload
+from lab_fixtures import StartLab
+
+from slurm_energy.config import StoreConfig
+from slurm_energy.domain.ids import ClusterName
+from slurm_energy.errors import LabError, StoreError
+from slurm_energy.lab.cluster import Lab, PartitionSpec
+from slurm_energy.lab.jobs import submit
+from slurm_energy.store.session import open_engine, store_session
+from slurm_energy.store.site_history import ClockedRun, clocked_runs
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(6000)]
+
+USERS = ("ann", "ben", "cat", "dan", "eva", "fay", "gus", "hal", "ida", "jon", "kim", "leo")
+PARTITIONS = (PartitionSpec(name="v100", nodes=4, gpus_per_node=16),)
+NIGHTS = 3
+DEVICE_SECONDS = 400.0
+TASKS = 4
+"""Of the array that each user submits at a time: one decision, four jobs."""
+AT_ONCE = 60
+"""Jobs up to which more are submitted: fewer than GPUs, so that none waits."""
+SETTINGS: dict[str, dict[str, Any]] = {
+    "policy": {"name": "oracle", "max_slowdown": 0.1},
+    "nightly": {
+        "min_jobs": 20,
+        "replayed_jobs": 40,
+        "workers": 1,
+        "max_minutes": 4.0,
+        "promote": "automatic",
+        "canary_share": 0.5,
+        "canary_period_hours": 0.004,
+        "shadow_decisions": 20,
+        "max_stage_days": 0.02,
+        "late_milliseconds": 200.0,
+    },
+}
+
+
+def submit_round(lab: Lab, *more: str) -> None:
+    """Submit one array for each user."""
+    for user in USERS:
+        options = ["-J", "train", "--gres=gpu:1", "-t", "60", f"--array=1-{TASKS}", *more]
+        submit(lab, options, wrap=workload(DEVICE_SECONDS, "host"), user=user)
+
+
+def jobs_left(lab: Lab) -> int:
+    """Return how many jobs wait or run."""
+    return len(lab.run(["squeue", "-h", "-r", "-o", "%i"], check=True).stdout.split())
+
+
+def keep_busy(lab: Lab, is_enough: Callable[[], bool], what: str, limit_seconds: float, *more: str) -> None:
+    """Submit rounds, never more than the GPUs hold, until something has come."""
+    end = time.monotonic() + limit_seconds
+    while not is_enough():
+        assert time.monotonic() < end, f"{what} did not come within {limit_seconds:g} s"
+        if jobs_left(lab) <= AT_ONCE - TASKS * len(USERS):
+            submit_round(lab, *more)
+        else:
+            time.sleep(1.0)
+
+
+def measured(lab: Lab) -> list[ClockedRun]:
+    """Return the runs that are measured beyond doubt, the newest first."""
+    if not lab.layout.database.is_file():
+        return []
+    engine = open_engine(StoreConfig(url=f"sqlite:///{lab.layout.database}"))
+    try:
+        with store_session(engine, read_only=True) as session:
+            return list(clocked_runs(session, ClusterName(lab.spec.cluster_name), 0.0, time.time() + 60.0, 10_000))
+    except StoreError as error:
+        if "no such table" in str(error):
+            return []  # the daemon has not made its tables yet
+        raise
+    finally:
+        engine.dispose()
+
+
+def runs_by_user(lab: Lab, *, is_low: bool) -> int:
+    """Return the fewest measured runs that a user has at the default clock, or below it."""
+    counts = Counter(run.user_id for run in measured(lab) if (run.sm_clock_mhz < run.default_clock_mhz) == is_low)
+    return min(counts.values()) if len(counts) == len(USERS) else 0
+
+
+def listed(lab: Lab) -> dict[str, Any]:
+    """Return who decides, and the candidates with their stages."""
+    try:
+        found: dict[str, Any] = json.loads(lab.run(["slurm-energy", "policy", "list", "--json"], check=True).stdout)
+    except (LabError, ValueError):
+        return {"candidates": [], "champion": None}
+    return found
+
+
+class Saving(NamedTuple):
+    """Energy of a candidate's runs against those of the policy before it: mean of the users' ratios, with 95 %."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def saving(after: Sequence[ClockedRun], before: Sequence[ClockedRun]) -> Saving:
+    """Return how much less energy the same work took, with a bootstrap over users."""
+
+    def of(runs: Sequence[ClockedRun]) -> dict[int, float]:
+        found: dict[int, list[float]] = {}
+        for run in runs:
+            found.setdefault(run.user_id, []).append(run.joules)
+        return {user: statistics.fmean(values) for user, values in found.items()}
+
+    mine, theirs = of(after), of(before)
+    ratios = [1.0 - mine[user] / theirs[user] for user in mine.keys() & theirs.keys()]
+    draw = random.Random(1)
+    means = sorted(statistics.fmean(draw.choices(ratios, k=len(ratios))) for _ in range(2000))
+    return Saving(statistics.fmean(ratios), means[50], means[1949])
+
+
+def a_night(lab: Lab) -> str:
+    """Make a candidate, let it be judged, and wait until it decides all jobs; return its id."""
+    done = lab.run(["slurm-energy", "retrain", "--seed", "1", "--json"], timeout=1500.0)
+    assert done.returncode == 0, done.stderr
+    print(done.stderr)
+    made = json.loads(done.stdout)
+    name = str(made["candidate"])
+    seen: list[str | None] = []
+
+    def is_decided() -> bool:
+        stage = next((one["stage"] for one in listed(lab)["candidates"] if one["id"] == name), None)
+        if stage != (seen[-1] if seen else None):
+            seen.append(stage)
+            print(f"{time.strftime('%X')} candidate {name}: {stage}")
+        return stage in ("active", "rejected")
+
+    keep_busy(lab, is_decided, f"end of the way of {name}", 1500.0)
+    page = lab.run(["slurm-energy", "policy", "show", name], check=True).stdout
+    print(page)
+    assert seen[-1] == "active", page
+    return name
+
+
+def test_three_nights_of_recurring_programs_each_draw_less_energy(new_lab: StartLab) -> None:
+    is_busy = os.getloadavg()[0] > 1.5 * (os.cpu_count() or 1)
+    scale = 6.0 if is_busy else 20.0
+    lab = new_lab(energy=True, partitions=PARTITIONS, settings=SETTINGS, time_scale=scale, users=USERS)
+    until("daemon", lab.ping, 60.0)
+    keep_busy(lab, lambda: runs_by_user(lab, is_low=False) >= 6, "history", 600.0, "--energy=off")
+    keep_busy(lab, lambda: runs_by_user(lab, is_low=True) >= 6, "history at the site's clock", 600.0)
+    for _ in range(NIGHTS):
+        name = a_night(lab)
+        decided = [run for run in measured(lab) if run.decided_by == name]
+        others = [run for run in measured(lab) if run.probability < 1.0 and run.decided_by != name]
+        print(name, saving(decided, others))
+        assert saving(decided, others).low > 0.0
