@@ -47,7 +47,11 @@ _DOUBT = 1.0
 """Standard deviations of the mean slowdown that count beside it."""
 _PRICES = tuple(4.0 * 1.12**number for number in range(70))
 """Watts per slowdown of 1."""
-_MAX_CORRECTION = 2.0
+_COUNTED_RUNS = 200
+"""Latest decided runs by which it is seen how much of the bound is used."""
+_MAX_MORE, _MAX_LESS = 1.25, 2.0
+"""By how much the plan allows more or less than the bound, for what was measured: runs from before the profile was
+switched on are among those that are counted at first."""
 _NEVER = 1e9
 _HELD_BACK = 0.9
 """Share of the limit from which on the board's limit is taken to hold a program back."""
@@ -264,7 +268,7 @@ def site_clocks(
     for bound in bounds:
         # What limits, users' bounds and trials leave of the plan: the next plan makes up for it.
         ratio = 1.0 if measured is None or measured <= 0.0 else bound / measured
-        aim = bound * min(max(ratio, 1.0 / _MAX_CORRECTION), _MAX_CORRECTION) if bound == bounds[0] else bound
+        aim = bound * min(max(ratio, 1.0 / _MAX_LESS), _MAX_MORE) if bound == bounds[0] else bound
         prices[bound], mean, error = _price(groups, bound, aim)
         if bound == bounds[0]:
             expected, doubt = mean, error
@@ -297,7 +301,7 @@ def _newest(
 
 def _measured(runs: Sequence[MeasuredRun]) -> float | None:
     """Return the mean slowdown of runs that were decided, over jobs or GPU time, whichever is more."""
-    decided = [run for run in runs if run.is_decided]
+    decided = sorted((run for run in runs if run.is_decided), key=lambda run: run.ended_at_seconds)[-_COUNTED_RUNS:]
     if len(decided) < MIN_RUNS:
         return None
     by_job = sum(run.slowed for run in decided) / len(decided)

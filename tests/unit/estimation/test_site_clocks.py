@@ -112,6 +112,13 @@ def test_what_limits_leave_of_the_plan_is_used_by_other_jobs_and_too_much_is_tak
     assert price(0.02) < price(0.09)
 
 
+def test_a_site_that_changes_over_from_a_bound_of_each_job_is_not_slowed_far_beyond_the_bound() -> None:
+    kinds = [run("a", 390.0), run("b", 150.0, gpu_type=GpuTypeName("v100-pcie-16gb")), run("c", 300.0)]
+    before = [replace(one, slowed=0.002, is_decided=True) for one in kinds for _ in range(50)]
+    clocks = site({}, before)
+    assert clocks.expected_slowdown + clocks.slowdown_doubt <= 1.25 * BOUNDS[0]
+
+
 def test_runs_from_before_the_installation_say_nothing_of_how_much_of_the_bound_is_used() -> None:
     assert site({}, [run("a", 390.0) for _ in range(3 * MIN_RUNS)]).measured_slowdown is None
 
