@@ -102,6 +102,7 @@ class Decider:
             work,
             known.history.clocks_of(request.user_id, request.name, request.script),
             known.history.scaling_of(request.user_id, request.name, request.script),
+            known.history.predicted_of(request.user_id, request.name, request.script),
         )
         if complaints:
             decision = replace(decision, notes=(*decision.notes, *complaints))

@@ -15,6 +15,7 @@ from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import Reason
 from slurm_energy.domain.ids import DecisionId, GpuTypeName
 from slurm_energy.domain.job import JobRequest
+from slurm_energy.domain.predicted_clocks import PredictedWork
 from slurm_energy.domain.script import ScriptFeatures
 from slurm_energy.domain.trials import LearnedClock
 from slurm_energy.domain.work import WorkEstimate
@@ -109,6 +110,7 @@ class Basis:
     runtime: RunTime | None
     work: WorkEstimate | None
     clocks: Mapping[GpuTypeName, LearnedClock] | None = None
+    predicted: PredictedWork | None = None
 
     def is_that_of(self, other: "Basis") -> bool:
         """Return whether the other one rests on the same things."""
@@ -119,6 +121,7 @@ class Basis:
             and self.runtime is other.runtime
             and self.work is other.work
             and self.clocks is other.clocks
+            and self.predicted is other.predicted
         )
 
 

@@ -303,6 +303,7 @@ class LocalVerbs:
             runtime=runtime,
             work=work,
             clocks=history.clocks_of(user_id, name, script),
+            predicted=history.predicted_of(user_id, name, script),
         )
 
     def _user(self, user_id: int) -> KnownUser:

@@ -41,6 +41,8 @@ SETTINGS = {
     "checkpoint": "folder of the learned policy, for gnn",
     "open": "1 lets jobs that name no partition be sent to any (default 0)",
     "learn": "0 keeps runs of a job's name from saying how its work compares between GPU types (default 1)",
+    "predictions": "network takes what a graph network expects of lower clocks, tables does not (default: the "
+    "configuration's)",
     "trials": "on lets clocks be tried while jobs run, off does not (default: the configuration's)",
 }
 """What may be set of each, with its meaning."""
@@ -123,6 +125,9 @@ def _configured(config: Config, name: str, key: str, value: str) -> Config:
     if key == "trials" and value in {"on", "off"}:
         tries: Literal["on", "off"] = "on" if value == "on" else "off"
         return replace(config, policy=replace(config.policy, clock_trials=tries))
+    if key == "predictions" and value in {"tables", "network"}:
+        by: Literal["tables", "network"] = "network" if value == "network" else "tables"
+        return replace(config, policy=replace(config.policy, clock_predictions=by))
     try:
         number = float(value)
     except ValueError:

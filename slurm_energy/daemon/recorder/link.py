@@ -9,6 +9,7 @@ from slurm_energy.daemon.ipc.children import ChildProcess
 from slurm_energy.daemon.ipc.frames import (
     ClockPart,
     LivePolicies,
+    PredictionPart,
     QueryReply,
     QueryRequest,
     RuntimePart,
@@ -17,6 +18,7 @@ from slurm_energy.daemon.ipc.frames import (
 )
 from slurm_energy.domain.gpu_count import GpuScaling
 from slurm_energy.domain.ids import GpuTypeName
+from slurm_energy.domain.predicted_clocks import PredictedWork
 from slurm_energy.domain.promotion import LivePolicy
 from slurm_energy.domain.trials import LearnedClock
 from slurm_energy.domain.work import WorkEstimate
@@ -41,6 +43,7 @@ class RecorderLink:
         self._runtimes: dict[NameOf, RunTime] = {}
         self._work: dict[NameOf, WorkEstimate] = {}
         self._scaling: dict[NameOf, GpuScaling] = {}
+        self._predicted: dict[NameOf, PredictedWork] = {}
         self._clocks: dict[NameOf, Mapping[GpuTypeName, LearnedClock]] = {}
         self._open: dict[int, tuple[list[bytes], asyncio.Future[list[bytes]]]] = {}
         self._number = 0
@@ -70,7 +73,7 @@ class RecorderLink:
         finally:
             del self._open[number]
 
-    def receive(self, frame: Any) -> None:
+    def receive(self, frame: Any) -> None:  # noqa: PLR0912  # one branch for each kind of frame
         """Take one frame of the recorder."""
         if isinstance(frame, QueryReply):
             parts, answer = self._open.get(frame.number, (None, None))
@@ -97,6 +100,11 @@ class RecorderLink:
             self._scaling.update({(user_id, name): scaling for user_id, name, scaling in frame.estimates})
             if frame.last:
                 self._use(replace(self._history, scaling=self._scaling))
+        elif isinstance(frame, PredictionPart):
+            self._predicted = {} if frame.first else self._predicted
+            self._predicted.update({(user_id, name): found for user_id, name, found in frame.estimates})
+            if frame.last:
+                self._use(replace(self._history, predicted=self._predicted))
         elif isinstance(frame, ClockPart):
             self._clocks = {} if frame.first else self._clocks
             self._clocks.update({(user_id, name): clocks for user_id, name, clocks in frame.estimates})

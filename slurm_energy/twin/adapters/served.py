@@ -7,7 +7,7 @@ kind, its length or its own curves.
 """
 
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -21,24 +21,32 @@ from slurm_energy.domain.decision import ClockChoice, EnergyDecision, Reason, Ru
 from slurm_energy.domain.gpu_count import GpuScaling
 from slurm_energy.domain.ids import DecisionId, GpuTypeName, PartitionName
 from slurm_energy.domain.job import JobRequest
+from slurm_energy.domain.predicted_clocks import PredictedWork
 from slurm_energy.domain.trials import ClockTrial, LearnedClock, NamedTrial
 from slurm_energy.domain.work import FailedRuns, MeasuredRun, WorkEstimate
-from slurm_energy.energy_model.catalog import CATALOG, gpu_type_from_slurm_type
+from slurm_energy.energy_model.catalog import CATALOG, BoardLimits, gpu_type_from_slurm_type
 from slurm_energy.errors import PolicyError
 from slurm_energy.estimation.clock_trials import ClockTrials
-from slurm_energy.estimation.job_groups import job_group
+from slurm_energy.estimation.job_groups import job_group, script_family
+from slurm_energy.estimation.job_history import NameOf
 from slurm_energy.estimation.learned_clocks import MAX_RUNS, learned_clocks
 from slurm_energy.estimation.run_time import EndedRun
 from slurm_energy.estimation.site_runs import SiteRuns
 from slurm_energy.policy.base import FollowingPolicy, Policy, RehearsablePolicy
+from slurm_energy.policy.gnn.outcomes.graph import Ask
+from slurm_energy.policy.gnn.outcomes.inference import OutcomeNetwork, loaded_network
+from slurm_energy.policy.gnn.outcomes.site import SitePredictions, run_records
 from slurm_energy.policy.guard import Guard
 from slurm_energy.policy.jobs import EndedJob, WaitingJob
 from slurm_energy.policy.placement import ClusterView, JobTrials, PlaceInfo, Placement, PlacementRule, Reroute
 from slurm_energy.policy.registry import create_policy
+from slurm_energy.policy.site.settings import site_board_limits
 from slurm_energy.twin.adapters.view import TwinView, job_request
 from slurm_energy.twin.engine.job import Job, JobRun
 from slurm_energy.twin.engine.knowledge import KnownEnd, known_end
 
+PREDICTED_SECONDS = 600.0
+"""Between two looks at all runs by a network, as in the daemon."""
 KnownClocks = Mapping[tuple[str, str], Mapping[GpuTypeName, LearnedClock]]
 """By login name and group of jobs."""
 CLAMPING = frozenset(
@@ -73,6 +81,7 @@ class ServedPolicy(PlacementRule):
         self._gpu_types: list[GpuTypeName | None] = []
         self._without_default = False
         self._runs = ServedRuns()
+        self._predictions = _ServedPredictions(config) if config.policy.clock_predictions == "network" else None
         self._places: Sequence[PlaceInfo] = ()
         self._waiting: dict[int, tuple[Job, JobRequest]] = {}
         """Jobs that were decided and have not started, as they were submitted."""
@@ -89,6 +98,8 @@ class ServedPolicy(PlacementRule):
         self._waiting.clear()
         self._trials.clear()
         self._runs = ServedRuns()
+        if self._predictions is not None:
+            self._predictions.forget()
         self._places = view.places
         self._gpu_types = [gpu_type_from_slurm_type(place.device) for place in view.places]
         self._without_default = isinstance(view, TwinView) and not any(one.is_default for one in view.world.partitions)
@@ -143,6 +154,7 @@ class ServedPolicy(PlacementRule):
             claimed_gpus=claimed,
             work=work if self._config.policy.learn_from_runs else None,
             scaling=self._runs.scaling(job) if job.asked_gpus else None,
+            predicted=None if self._predictions is None else self._predictions.of(job, self._runs, view.now_seconds),
             learned_clocks={
                 **self._named_clocks(job),
                 **(self._runs.clocks_of(job) if self.trials is not None else {}),
@@ -242,6 +254,27 @@ class ServedPolicy(PlacementRule):
         if request.partitions or not self._without_default:
             return request
         return replace(request, partitions=tuple(PartitionName(partition.name) for partition in view.world.partitions))
+
+
+class _ServedPredictions:
+    """What a network expects of jobs, by the runs that a served policy has seen; looked at anew once in a while."""
+
+    def __init__(self, config: Config) -> None:
+        self._network = loaded_network()
+        self._limits = site_board_limits(config)
+        self._at_seconds = -inf
+        self._found: SitePredictions | None = None
+
+    def forget(self) -> None:
+        """Forget the last run's."""
+        self._at_seconds, self._found = -inf, None
+
+    def of(self, job: Job, runs: "ServedRuns", now_seconds: float) -> PredictedWork | None:
+        """Return what is expected of a job that is being submitted."""
+        if self._found is None or now_seconds - self._at_seconds >= PREDICTED_SECONDS:
+            self._at_seconds, self._found = now_seconds, runs.predictions(self._network, self._limits, now_seconds)
+        family = "" if job.script is None else script_family(job.script)
+        return self._found.of(Ask(job.user, job_group(job.name, _key(job)), family))
 
 
 class _ServedTrials:
@@ -364,8 +397,10 @@ class ServedRuns:
     def clocks_of(self, job: Job) -> Mapping[GpuTypeName, LearnedClock]:
         """Return what trials in runs of the job's name measured."""
         runs = self._tried.get((job.user, job_group(job.name, _key(job)))) if job.name else None
-        if not runs:
-            return {}
+        return self._learned(runs) if runs else {}
+
+    @staticmethod
+    def _learned(runs: Iterable[_TriedRun]) -> Mapping[GpuTypeName, LearnedClock]:
         trials = [
             NamedTrial(
                 user_id=0,
@@ -379,6 +414,14 @@ class ServedRuns:
             for record in run.records
         ]
         return next((clocks for _, _, clocks in learned_clocks(trials)), {})
+
+    def predictions(self, network: OutcomeNetwork, limits: BoardLimits, now_seconds: float) -> SitePredictions:
+        """Return what a network makes of all runs."""
+        clocks: dict[NameOf, Mapping[GpuTypeName, LearnedClock]] = {
+            name: self._learned(runs) for name, runs in self._tried.items()
+        }
+        records = list(run_records(self._site.measured, self._site.scripts, clocks))
+        return SitePredictions(network, records, limits, now_seconds)
 
     def scaling(self, job: Job) -> GpuScaling | None:
         """Return how a job's work scales with the number of GPUs, by runs whose users named several."""
