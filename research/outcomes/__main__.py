@@ -108,7 +108,7 @@ def by_boosting(train: Sequence[HeteroData], test: Sequence[HeteroData]) -> Pred
 
     def said(target: Array, quantile: float | None) -> Array:
         loss = "squared_error" if quantile is None else "quantile"
-        model = HistGradientBoostingRegressor(loss=loss, quantile=quantile, max_iter=150, random_state=0)
+        model = HistGradientBoostingRegressor(loss=loss, quantile=quantile, max_iter=80, random_state=0)
         model.fit(rows, target.reshape(-1), sample_weight=weight)
         found: Array = model.predict(wanted).reshape(-1, len(KNOTS))
         return found
