@@ -166,6 +166,12 @@ class PolicyConfig:
         "Whether lower clocks are tried for a minute each in running jobs, and the next run of the name begins with "
         "what was found: off: never; asked: for jobs with --energy-trials=on; on: for all without --energy-trials=off.",
     )
+    clock_predictions: Literal["tables", "network"] = setting(
+        "tables",
+        "What lower clocks are taken to do to a job whose own were not tried: tables: what measured programs did; "
+        "network: what a graph network expects from the site's ended runs, its upper quantile for the bound; needs "
+        "numpy.",
+    )
     gpu_count: Literal["on", "rule", "off"] = setting(
         "on",
         "Whether jobs that name several numbers of GPUs (--energy-gpus) are given one of them: on: the policy weighs "

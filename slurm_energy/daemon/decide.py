@@ -103,6 +103,7 @@ class Decider:
             known.history.clocks_of(request.user_id, request.name, request.script),
             known.history.scaling_of(request.user_id, request.name, request.script),
             known.history.site_clocks,
+            known.history.predicted_of(request.user_id, request.name, request.script),
         )
         if complaints:
             decision = replace(decision, notes=(*decision.notes, *complaints))

@@ -16,6 +16,7 @@ from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import Reason
 from slurm_energy.domain.ids import DecisionId, GpuTypeName
 from slurm_energy.domain.job import JobRequest
+from slurm_energy.domain.predicted_clocks import PredictedWork
 from slurm_energy.domain.script import ScriptFeatures
 from slurm_energy.domain.trials import LearnedClock
 from slurm_energy.domain.work import WorkEstimate
@@ -115,6 +116,7 @@ class Basis:
     work: WorkEstimate | None
     clocks: Mapping[GpuTypeName, LearnedClock] | None = None
     site_clocks: SiteClocks | None = None
+    predicted: PredictedWork | None = None
 
     def is_that_of(self, other: "Basis") -> bool:
         """Return whether the other one rests on the same things."""
@@ -126,6 +128,7 @@ class Basis:
             and self.work is other.work
             and self.clocks is other.clocks
             and self.site_clocks is other.site_clocks
+            and self.predicted is other.predicted
         )
 
 

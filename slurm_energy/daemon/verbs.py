@@ -314,6 +314,7 @@ class LocalVerbs:
             work=work,
             clocks=history.clocks_of(user_id, name, script),
             site_clocks=history.site_clocks,
+            predicted=history.predicted_of(user_id, name, script),
         )
 
     def _user(self, user_id: int) -> KnownUser:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from slurm_energy.domain.decision import RuntimeEstimate
 from slurm_energy.domain.gpu_count import GpuScaling
 from slurm_energy.domain.ids import GpuTypeName
+from slurm_energy.domain.predicted_clocks import PredictedWork
 from slurm_energy.domain.script import ScriptFeatures
 from slurm_energy.domain.trials import LearnedClock
 from slurm_energy.domain.work import FailedRuns, MeasuredRun, WorkEstimate
@@ -95,6 +96,16 @@ class JobHistory:
     """How their work scales with the number of GPUs."""
     site_clocks: SiteClocks | None = None
     """What decides clocks where the site's bound is held in the mean."""
+    predicted: Mapping[NameOf, PredictedWork] = field(default_factory=dict)
+    """What a network expects of them at lower clocks; under `NEVER_RAN` and `ANY_USER` of other names."""
+
+    def predicted_of(self, user_id: int | str, name: str, script: ScriptFeatures | None) -> PredictedWork | None:
+        """Return what a network expects of a job: by its group, its name, its script, its user, else by all runs."""
+        alike = () if script is None else alike_groups(script)
+        keys: list[NameOf] = [(user_id, job_group(name, None if script is None else script.key)), (user_id, name)]
+        keys += [(ANY_USER, key) for key in alike]
+        keys += [(user_id, NEVER_RAN), (ANY_USER, NEVER_RAN)]
+        return next((found for key in keys if (found := self.predicted.get(key)) is not None), None)
 
     def scaling_of(self, user_id: int | str, name: str, script: ScriptFeatures | None) -> GpuScaling | None:
         """Return how a job's work scales: from runs of its script's group, else of its name alone."""

@@ -4,6 +4,7 @@ Each run corrects at once what is known of its name, and all are looked at toget
 """
 
 from collections import Counter, deque
+from collections.abc import Mapping
 from math import inf
 
 from slurm_energy.domain.gpu_count import GpuScaling
@@ -77,13 +78,19 @@ class SiteRuns:
             self._failures.setdefault(name, []).append(measurement)
         self._correct_work(name)
 
-    def measured_runs(self) -> list[MeasuredRun]:
-        """Return the measured runs that are kept."""
-        return [run for kept in self._measured.values() for run in kept]
-
     def timed_runs(self) -> list[EndedRun]:
         """Return the ended runs that are kept."""
         return [run for kept in self._times.names.values() for run in kept]
+
+    @property
+    def measured(self) -> list[MeasuredRun]:
+        """The runs with their power, the newest of each name on each GPU type."""
+        return [run for kept in self._measured.values() for run in kept]
+
+    @property
+    def scripts(self) -> Mapping[str, ScriptFeatures]:
+        """What was read of scripts, by their keys."""
+        return self._scripts
 
     def look(self, now_seconds: float) -> JobHistory:
         """Return what is known, all runs looked at together at most once an hour."""
@@ -103,7 +110,7 @@ class SiteRuns:
         self._runtimes |= {(user, NEVER_RAN): habits for user, habits in model.users.items()}
         if model.site is not None:
             self._runtimes[ANY_USER, NEVER_RAN] = model.site
-        runs = self.measured_runs()
+        runs = self.measured
         failures = [one for several in self._failures.values() for one in several]
         table, self._fit = named_work(runs, failures, self._scripts)
         self._work = {(user, name): estimate for user, name, estimate in table}

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from typing import Any, Literal
+from typing import Any
 
 from slurm_energy.config import Config
 from slurm_energy.domain.job import EnergyMode
@@ -45,6 +45,8 @@ SETTINGS = {
     "gpu_count": "on lets jobs that name several numbers of GPUs be given one of them, off does not (default: the "
     "configuration's)",
     "learn": "0 keeps runs of a job's name from saying how its work compares between GPU types (default 1)",
+    "predictions": "network takes what a graph network expects of lower clocks, tables does not (default: the "
+    "configuration's)",
     "trials": "on lets clocks be tried while jobs run, off does not (default: the configuration's)",
 }
 """What may be set of each, with its meaning."""
@@ -120,13 +122,20 @@ def _served(text: str) -> PlacementRule:
     return served_policy(text, config)
 
 
+_WORDS = {
+    "trials": ("clock_trials", ("on", "off")),
+    "gpu_count": ("gpu_count", ("on", "off")),
+    "predictions": ("clock_predictions", ("tables", "network")),
+}
+"""Settings of the policy that are words, with what each may be."""
+
+
 def _configured(config: Config, name: str, key: str, value: str) -> Config:  # one for each setting
     """Return the configuration with one of `SETTINGS`."""
     if key == "checkpoint":
         return replace(config, policy=replace(config.policy, checkpoint=value))
-    if key in {"trials", "gpu_count"} and value in {"on", "off"}:
-        said: Literal["on", "off"] = "on" if value == "on" else "off"
-        changes: Any = {"clock_trials": said} if key == "trials" else {"gpu_count": said}
+    if key in _WORDS and value in _WORDS[key][1]:
+        changes: Any = {_WORDS[key][0]: value}
         return replace(config, policy=replace(config.policy, **changes))
     try:
         number = float(value)

@@ -9,6 +9,7 @@ from slurm_energy.domain.decision import PolicyAnswer, Reason, RuntimeEstimate
 from slurm_energy.domain.gpu_count import GpuScaling
 from slurm_energy.domain.ids import GpuTypeName, PartitionName
 from slurm_energy.domain.job import JobRequest
+from slurm_energy.domain.predicted_clocks import PredictedWork
 from slurm_energy.domain.trials import LearnedClock
 from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.energy_model.catalog import BoardLimits
@@ -40,6 +41,8 @@ class Case:
     """What runs of the job's name say of the GPU types; None for a name without."""
     learned_clocks: Mapping[GpuTypeName, LearnedClock] = field(default_factory=dict)
     """What trials in runs of the job's name measured, by GPU type."""
+    predicted: PredictedWork | None = None
+    """What a network expects of lower clocks, in the place of tables over all programs; None: the tables count."""
     scaling: GpuScaling | None = None
     """What runs of the job's name say of more and fewer GPUs; None where they had one number of them, or are none."""
     board_limits: BoardLimits = field(default_factory=BoardLimits)
@@ -72,7 +75,13 @@ class Case:
     @property
     def comparison(self) -> TypeComparison:
         """What GPU types are compared by for this job."""
-        return TypeComparison(limits=self.board_limits, work=self.work, terms=self.clock_terms, clocks=self.site_tables)
+        return TypeComparison(
+            limits=self.board_limits,
+            work=self.work,
+            terms=self.clock_terms,
+            clocks=self.site_tables,
+            predicted=self.predicted,
+        )
 
     @property
     def type_bound(self) -> TypeBound:

@@ -26,7 +26,11 @@ FLOOR = len(ROWS) - 1
 ONLY_IMPORTER = {
     "pynvml": {"device/nvml.py"},
     "pyslurm": {"slurm/pyslurm_client.py"},
-    "torch_geometric": {"policy/gnn/ablation/heterogeneous.py"},
+    "torch_geometric": {
+        "policy/gnn/ablation/heterogeneous.py",
+        "learning/outcomes/network.py",
+        "learning/outcomes/training.py",
+    },
 }
 LEARNING_LIBRARIES = {"torch", "torch_geometric", "safetensors"}
 LEARNING_FOLDERS = ("policy/gnn/", "learning/")

@@ -19,6 +19,7 @@ from slurm_energy.domain.cluster import (
 from slurm_energy.domain.decision import PolicyAnswer
 from slurm_energy.domain.gpu_count import GpuScaling
 from slurm_energy.domain.ids import ClusterName, GpuTypeName, PartitionName
+from slurm_energy.domain.predicted_clocks import PredictedWork
 from slurm_energy.domain.promotion import LivePolicy
 from slurm_energy.domain.trials import LearnedClock
 from slurm_energy.domain.work import WorkEstimate
@@ -177,13 +178,22 @@ class ScalingPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PredictionPart:
+    """The same of what a network expects at lower clocks."""
+
+    estimates: tuple[tuple[int | str, str, PredictedWork], ...]
+    first: bool
+    last: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LivePolicies:
     """The row of the live policy, from the recorder: which candidates decide from now on."""
 
     live: LivePolicy
 
 
-TablePart = TypeVar("TablePart", RuntimePart, WorkPart, ClockPart, ScalingPart)
+TablePart = TypeVar("TablePart", RuntimePart, WorkPart, ClockPart, ScalingPart, PredictionPart)
 
 PART_BYTES = 128 * 1024
 """Of a reply, that the answering process passes on at once."""

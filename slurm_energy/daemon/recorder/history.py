@@ -6,12 +6,13 @@ many jobs have ended since the last one, not on how many there are.
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from slurm_energy.config import Config
 from slurm_energy.daemon.ipc.frames import (
     ClockPart,
+    PredictionPart,
     RuntimePart,
     ScalingPart,
     SiteClocksKnown,
@@ -52,6 +53,9 @@ from slurm_energy.store.past_runs import (
     timed_jobs,
 )
 from slurm_energy.store.session import Engine, Session, store_session
+
+if TYPE_CHECKING:  # numpy is no part of the base
+    from slurm_energy.policy.gnn.outcomes.inference import OutcomeNetwork
 
 logger = logging.getLogger(__name__)
 
@@ -243,6 +247,10 @@ class HistoryLoop:
         self._work_lacks_types = False
         self._run_time_model: RunTimeModel | None = None
         self._limits = site_board_limits(config)
+        self._predicts = config.policy.clock_predictions == "network"
+        self._scripts: Mapping[str, ScriptFeatures] = {}
+        self._network: OutcomeNetwork | None = None
+        self._learned: dict[NameOf, Mapping[GpuTypeName, LearnedClock]] = {}
         self._history_due = Every(HISTORY_INTERVAL_SECONDS)
         self._work_due = Every(WORK_INTERVAL_SECONDS)
         self._site_clocks_due = Every(SITE_CLOCKS_SECONDS)
@@ -307,7 +315,8 @@ class HistoryLoop:
         except Exception as error:  # noqa: BLE001  # run times are still worth sending, whatever it is
             logger.warning("runs cannot be compared, what was known before stays runs=%d error=%s", len(runs), error)
             return
-        self._work_lacks_types = False
+        self._work_lacks_types, self._scripts = False, scripts
+        self._send_predictions(runs)
         self._work = {(user_id, name): estimate for user_id, name, estimate in work}
         for part in table_parts(WorkPart, work):
             self._send_frame(part)
@@ -326,6 +335,7 @@ class HistoryLoop:
             work = corrected_work(self._work_fit, runs, self._memory.failed(groups))
         except Exception as error:  # noqa: BLE001  # run times are still worth sending, whatever it is
             logger.warning("estimate not corrected, what was known before stays runs=%d error=%s", len(runs), error)
+        self._send_predictions(self._memory.measured(), groups)
         if work:
             self._work.update({(user_id, name): estimate for user_id, name, estimate in work})
             for part in table_parts(WorkPart, work, is_whole=False):
@@ -367,11 +377,29 @@ class HistoryLoop:
         except Exception as error:  # noqa: BLE001  # run times and work are known all the same, whatever it is
             logger.warning("clocks cannot be compared, what was known before stays error=%s", error)
             return
+        if clocks is not None:
+            self._send_frame(SiteClocksKnown(clocks=clocks))
+        self._learned = {(user_id, name): learned for user_id, name, learned in found}
         if self._tries_clocks:
             for part in table_parts(ClockPart, found):
                 self._send_frame(part)
-        if clocks is not None:
-            self._send_frame(SiteClocksKnown(clocks=clocks))
+
+    def _send_predictions(self, runs: Sequence[MeasuredRun], groups: Collection[NameOf] | None = None) -> None:
+        """Send what the network expects of all names, or of some; without a network the tables count."""
+        if not self._predicts:
+            return
+        try:
+            from slurm_energy.policy.gnn.outcomes.inference import loaded_network  # noqa: PLC0415  # numpy: no base
+            from slurm_energy.policy.gnn.outcomes.site import SitePredictions, run_records  # noqa: PLC0415
+
+            network = self._network = self._network or loaded_network()
+            records = list(run_records(runs, self._scripts, self._learned))
+            predicted = list(SitePredictions(network, records, self._limits, time.time()).table(groups))
+        except Exception as error:  # noqa: BLE001  # tables count without it, whatever it is
+            logger.warning("clocks not predicted, tables count runs=%d error=%s", len(runs), error)
+            predicted, groups = [], None
+        for part in table_parts(PredictionPart, predicted, is_whole=groups is None):
+            self._send_frame(part)
 
     def _compare_for(self, user_id: int, name: str) -> CompareTypes:
         return TypeComparison(limits=self._limits, work=self._work.get((user_id, name))).cost

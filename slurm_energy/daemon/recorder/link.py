@@ -9,6 +9,7 @@ from slurm_energy.daemon.ipc.children import ChildProcess
 from slurm_energy.daemon.ipc.frames import (
     ClockPart,
     LivePolicies,
+    PredictionPart,
     QueryReply,
     QueryRequest,
     RuntimePart,
@@ -19,6 +20,7 @@ from slurm_energy.daemon.ipc.frames import (
 from slurm_energy.daemon.reuse import NamesWithRuns
 from slurm_energy.domain.gpu_count import GpuScaling
 from slurm_energy.domain.ids import GpuTypeName
+from slurm_energy.domain.predicted_clocks import PredictedWork
 from slurm_energy.domain.promotion import LivePolicy
 from slurm_energy.domain.trials import LearnedClock
 from slurm_energy.domain.work import WorkEstimate
@@ -47,6 +49,7 @@ class RecorderLink:
         self._runtimes: dict[NameOf, RunTime] = {}
         self._work: dict[NameOf, WorkEstimate] = {}
         self._scaling: dict[NameOf, GpuScaling] = {}
+        self._predicted: dict[NameOf, PredictedWork] = {}
         self._clocks: dict[NameOf, Mapping[GpuTypeName, LearnedClock]] = {}
         self._open: dict[int, tuple[list[bytes], asyncio.Future[list[bytes]]]] = {}
         self._number = 0
@@ -106,6 +109,11 @@ class RecorderLink:
             self._scaling.update({(user_id, name): scaling for user_id, name, scaling in frame.estimates})
             if frame.last:
                 self._use(replace(self._history, scaling=self._scaling))
+        elif isinstance(frame, PredictionPart):
+            self._predicted = {} if frame.first else self._predicted
+            self._predicted.update({(user_id, name): found for user_id, name, found in frame.estimates})
+            if frame.last:
+                self._use(replace(self._history, predicted=self._predicted))
         elif isinstance(frame, ClockPart):
             self._note("clocks", frame)
             self._clocks = {} if frame.first else self._clocks

@@ -21,6 +21,7 @@ from slurm_energy.domain.decision import (
 from slurm_energy.domain.gpu_count import GpuScaling
 from slurm_energy.domain.ids import DecisionId, GpuTypeName, PartitionName, parse_decision_id
 from slurm_energy.domain.job import EnergyMode, JobRequest
+from slurm_energy.domain.predicted_clocks import PredictedWork
 from slurm_energy.domain.trials import LearnedClock
 from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.estimation.site_clocks import SiteClocks
@@ -41,6 +42,7 @@ from slurm_energy.policy.guard.explanation import (
 )
 from slurm_energy.policy.guard.gpu_count import CountedCase, with_chosen_count
 from slurm_energy.policy.guard.partitions import allowed_hint, allowed_partitions
+from slurm_energy.policy.guard.predictions import prediction_notes
 from slurm_energy.policy.guard.trials import counted_clocks, learned_verdict, trial_bounds
 from slurm_energy.policy.site.candidates import at_site, is_opened
 from slurm_energy.policy.site.clock_terms import clock_terms
@@ -132,6 +134,7 @@ class Guard:
         learned_clocks: Mapping[GpuTypeName, LearnedClock] | None = None,
         scaling: GpuScaling | None = None,
         site_clocks: SiteClocks | None = None,
+        predicted: PredictedWork | None = None,
     ) -> EnergyDecision:
         """Return the decision for one job; never raises, and what cannot be decided leaves the job unchanged.
 
@@ -147,6 +150,7 @@ class Guard:
             learned_clocks: What trials in runs of the job's name measured, by GPU type.
             scaling: What they say of more and fewer GPUs; None for a name without runs of two numbers.
             site_clocks: What all runs of the site say of clocks, where its bound is held in the mean.
+            predicted: What a network expects of the job at lower clocks; None: the tables count.
         """
         name, version = _text(policy, "name"), _text(policy, "version")
         decision = EnergyDecision(
@@ -179,6 +183,7 @@ class Guard:
                 runtime=runtime,
                 learned_clocks=counted_clocks(learned_clocks, job, self._config),
                 scaling=scaling if learns else None,
+                predicted=predicted if self._config.policy.clock_predictions == "network" else None,
                 board_limits=self._board_limits,
                 max_slowdown=job_max_slowdown(job, self._config),
                 clock_terms=clock_terms(job, self._config),
@@ -275,7 +280,7 @@ class Guard:
         if case.job.gpu_frequency_given:
             return _Outcome(reasons=_own_clock(case.job))
         landing = landing_on(case.candidates, partitions)
-        reasons, notes = unknown_reasons(landing)
+        reasons, notes = unknown_reasons(landing, case.comparison)
         clocks: list[ClockChoice] = []
         for gpu_type in landing_types(landing):
             learned = None if gpu_type in case.site_tables else case.learned_clocks.get(gpu_type)
@@ -294,6 +299,7 @@ class Guard:
             clocks += [] if verdict.choice is None else [verdict.choice]
             both_sides = () if verdict.choice is None else exchange_notes(verdict.choice)
             both_sides = (*both_sides, *site_clock_notes(gpu_type, case, verdict.choice))
+            both_sides = (*both_sides, *prediction_notes(gpu_type, verdict.choice, room, case.comparison))
             reasons, notes = (*reasons, *verdict.reasons), (*notes, *verdict.notes, *both_sides)
         return _Outcome(clocks=tuple(clocks), reasons=reasons, notes=notes)
 

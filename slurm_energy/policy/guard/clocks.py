@@ -266,13 +266,19 @@ def _shortest_limit(job: JobRequest, candidates: Sequence[Candidate]) -> float:
     return min((time_limit_seconds(job, candidate.partition) for candidate in candidates), default=math.inf)
 
 
-def unknown_types(candidates: Iterable[Candidate]) -> tuple[GpuTypeName, ...]:
+def unknown_types(candidates: Iterable[Candidate], comparison: TypeComparison | None = None) -> tuple[GpuTypeName, ...]:
     """Return the GPU types for which no clock can be chosen, since they were not measured at several clocks."""
-    return tuple(name for name in landing_types(candidates) if clock_table_of(name) is None)
+    return tuple(
+        name
+        for name in landing_types(candidates)
+        if clock_table_of(name) is None and (comparison is None or comparison.expected(name) is None)
+    )
 
 
-def unknown_reasons(candidates: Iterable[Candidate]) -> tuple[tuple[Reason, ...], tuple[str, ...]]:
-    """Return the reason and the sentences for GPU types without measured curves; empty when all have them."""
-    names = unknown_types(candidates)
+def unknown_reasons(
+    candidates: Iterable[Candidate], comparison: TypeComparison
+) -> tuple[tuple[Reason, ...], tuple[str, ...]]:
+    """Return the reason and the sentences for GPU types of which nothing is known; empty when there are none."""
+    names = unknown_types(candidates, comparison)
     notes = tuple(f"{name}: energy at lower clocks is unknown, no clock is chosen" for name in names)
     return ((Reason.UNKNOWN_GPU_TYPE,) if names else (), notes)

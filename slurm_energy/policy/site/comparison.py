@@ -2,14 +2,16 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import exp
 from typing import NamedTuple
 
 from slurm_energy.domain.cluster import PartitionState
 from slurm_energy.domain.decision import ClockChoice
 from slurm_energy.domain.ids import GpuTypeName, PartitionName
+from slurm_energy.domain.predicted_clocks import PredictedClocks, PredictedWork
 from slurm_energy.domain.work import WorkEstimate
-from slurm_energy.energy_model.catalog import BoardLimits
+from slurm_energy.energy_model.catalog import CATALOG, BoardLimits
 from slurm_energy.energy_model.operating_point import (
     ClockTable,
     OperatingPoint,
@@ -43,6 +45,8 @@ class TypeComparison:
     """What the site asks of a clock."""
     clocks: Mapping[GpuTypeName, ClockTable] = field(default_factory=dict)
     """What the site's own runs say that clocks do to this job, in the place of the tables."""
+    predicted: PredictedWork | None = None
+    """What a network expects of the job at lower clocks; None: the tables count."""
 
     def cost(self, gpu_type: GpuTypeName, reference: GpuTypeName) -> RelativeCost | None:
         """Return what the work needs on a type relative to another at default clocks; None where that is not known.
@@ -79,10 +83,17 @@ class TypeComparison:
         if own is not None:
             return own
         table = clock_table_of(gpu_type, power_limit_watts=self.limits.watts(gpu_type))
-        if table is not None and self.draws_less(gpu_type):
+        expected = self.expected(gpu_type)
+        if expected is not None:
+            table = _expected_table(gpu_type, table, expected)
+        elif table is not None and self.draws_less(gpu_type):
             # In the mean such work counts like all other; but it must end in time also if it goes with the clock.
             table = follows_the_clock(table) if self.terms.by_mean else default_clock_only(table)
         return None if table is None else measured_by(table, self.terms)
+
+    def expected(self, gpu_type: GpuTypeName) -> PredictedClocks | None:
+        """Return what a network expects of the job's clocks on a type; None where it was not asked."""
+        return None if self.predicted is None else self.predicted.clocks.get(gpu_type)
 
     def mean_watts(self, gpu_type: GpuTypeName) -> float | None:
         """Return the mean power of a type's measured programs at its default clock; None where it was not measured."""
@@ -100,6 +111,40 @@ class TypeComparison:
         if self.work is None or self.work.runs_by_type.get(gpu_type, 0) < ENOUGH_RUNS:
             return None
         return self.work.watts(gpu_type)
+
+
+@lru_cache(maxsize=1024)
+def _expected_table(gpu_type: GpuTypeName, measured: ClockTable | None, expected: PredictedClocks) -> ClockTable | None:
+    """Return a network's expectation at the clocks that may be chosen; slowdown is its upper quantile.
+
+    Args:
+        gpu_type: Catalogue name.
+        measured: The type's table: its clocks may be chosen. None: all that the driver accepts.
+        expected: Of the job.
+    """
+    row = CATALOG.get(gpu_type)
+    clocks = () if row is None else row.sm_clocks_mhz
+    if measured is not None:
+        clocks = tuple(point.sm_clock_mhz for point in measured.points)
+    if not clocks or row is None or clocks[-1] != row.default_sm_clock_mhz:
+        return measured
+    points = []
+    for clock in clocks:
+        outcome = expected.at(clock / clocks[-1])
+        if outcome is not None:
+            slowdown, upper, energy_change = outcome
+            points.append(
+                OperatingPoint(
+                    sm_clock_mhz=clock,
+                    default_clock_mhz=clocks[-1],
+                    slowdown=upper,
+                    worst_slowdown=upper,
+                    mean_slowdown=slowdown,
+                    energy_change=energy_change,
+                    source="model",
+                )
+            )
+    return ClockTable(points)
 
 
 def _source(work: WorkEstimate, has_runs: bool) -> WorkSource:

@@ -17,6 +17,8 @@ from slurm_energy.policy.submission.options import JobOptions, mean_watts
 
 _GPUS_OF_MEASURED_HOST = 8
 _MAX_TABLES = 256
+MIN_EXPECTED_CLOCK = 0.5
+"""Over the default clock: below it nothing is expected of a type without a measurement."""
 
 PlaceKey = tuple[PartitionName, GpuTypeName]
 
@@ -182,9 +184,17 @@ def _info(place: GpuPlace, name: GpuTypeName | None, max_seconds: float) -> Plac
 
 
 def clocks_mhz(name: GpuTypeName | None) -> tuple[int, ...]:
-    """Return the clocks of a type in MHz, ascending; a single 1 where only the default clock is known."""
-    table = None if name is None else clock_table_of(name)
-    return (1,) if table is None else tuple(point.sm_clock_mhz for point in table.points)
+    """Return the clocks of a type in MHz, ascending; a single 1 where only the default clock is known.
+
+    Of a type that was never measured, those at which a network may expect something.
+    """
+    table, row = (None, None) if name is None else (clock_table_of(name), CATALOG.get(name))
+    if table is not None:
+        return tuple(point.sm_clock_mhz for point in table.points)
+    highest = None if row is None else row.default_sm_clock_mhz
+    if row is None or highest is None or highest not in row.sm_clocks_mhz:
+        return (1,)
+    return tuple(clock for clock in row.sm_clocks_mhz if clock >= MIN_EXPECTED_CLOCK * highest)
 
 
 def point_at(table: ClockTable | None, name: GpuTypeName, clock: int) -> OperatingPoint | None:

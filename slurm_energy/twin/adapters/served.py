@@ -7,7 +7,7 @@ kind, its length or its own curves.
 """
 
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -21,17 +21,22 @@ from slurm_energy.domain.decision import ClockChoice, EnergyDecision, Reason, Ru
 from slurm_energy.domain.gpu_count import GpuScaling
 from slurm_energy.domain.ids import DecisionId, GpuTypeName, PartitionName
 from slurm_energy.domain.job import JobRequest, scaled_limit
+from slurm_energy.domain.predicted_clocks import PredictedWork
 from slurm_energy.domain.trials import ClockTrial, LearnedClock, NamedTrial
 from slurm_energy.domain.work import FailedRuns, MeasuredRun, WorkEstimate
-from slurm_energy.energy_model.catalog import CATALOG, gpu_type_from_slurm_type
+from slurm_energy.energy_model.catalog import CATALOG, BoardLimits, gpu_type_from_slurm_type
 from slurm_energy.errors import PolicyError
 from slurm_energy.estimation.clock_trials import ClockTrials
-from slurm_energy.estimation.job_groups import job_group
+from slurm_energy.estimation.job_groups import job_group, script_family
+from slurm_energy.estimation.job_history import NameOf
 from slurm_energy.estimation.learned_clocks import MAX_RUNS, learned_clocks
 from slurm_energy.estimation.run_time import EndedRun
 from slurm_energy.estimation.site_clocks import SiteClocks, site_clocks
 from slurm_energy.estimation.site_runs import SiteRuns
 from slurm_energy.policy.base import FollowingPolicy, Policy, RehearsablePolicy
+from slurm_energy.policy.gnn.outcomes.graph import Ask
+from slurm_energy.policy.gnn.outcomes.inference import OutcomeNetwork, loaded_network
+from slurm_energy.policy.gnn.outcomes.site import SitePredictions, run_records
 from slurm_energy.policy.guard import Guard
 from slurm_energy.policy.jobs import EndedJob, WaitingJob
 from slurm_energy.policy.placement import ClusterView, JobTrials, PlaceInfo, Placement, PlacementRule, Reroute
@@ -41,6 +46,8 @@ from slurm_energy.twin.adapters.view import TwinView, job_request
 from slurm_energy.twin.engine.job import Job, JobRun
 from slurm_energy.twin.engine.knowledge import KnownEnd, known_end
 
+PREDICTED_SECONDS = 600.0
+"""Between two looks at all runs by a network, as in the daemon."""
 KnownClocks = Mapping[tuple[str, str], Mapping[GpuTypeName, LearnedClock]]
 """By login name and group of jobs."""
 CLAMPING = frozenset(
@@ -76,6 +83,7 @@ class ServedPolicy(PlacementRule):
         self._gpu_types: list[GpuTypeName | None] = []
         self._without_default = False
         self._runs = ServedRuns()
+        self._predictions = _ServedPredictions(config) if config.policy.clock_predictions == "network" else None
         self._places: Sequence[PlaceInfo] = ()
         self._waiting: dict[int, tuple[Job, JobRequest]] = {}
         """Jobs that were decided and have not started, as they were submitted."""
@@ -92,6 +100,8 @@ class ServedPolicy(PlacementRule):
         self._waiting.clear()
         self._trials.clear()
         self._runs = ServedRuns()
+        if self._predictions is not None:
+            self._predictions.forget()
         self._places = view.places
         self._gpu_types = [gpu_type_from_slurm_type(place.device) for place in view.places]
         if isinstance(view, TwinView):
@@ -149,6 +159,7 @@ class ServedPolicy(PlacementRule):
             claimed_gpus=claimed,
             work=work if self._config.policy.learn_from_runs else None,
             scaling=self._runs.scaling(job) if job.asked_gpus else None,
+            predicted=None if self._predictions is None else self._predictions.of(job, self._runs, view.now_seconds),
             learned_clocks={
                 **self._named_clocks(job),
                 **(self._runs.clocks_of(job) if self.trials is not None else {}),
@@ -251,6 +262,27 @@ class ServedPolicy(PlacementRule):
         if request.partitions or not self._without_default:
             return request
         return replace(request, partitions=tuple(PartitionName(partition.name) for partition in view.world.partitions))
+
+
+class _ServedPredictions:
+    """What a network expects of jobs, by the runs that a served policy has seen; looked at anew once in a while."""
+
+    def __init__(self, config: Config) -> None:
+        self._network = loaded_network()
+        self._limits = site_board_limits(config)
+        self._at_seconds = -inf
+        self._found: SitePredictions | None = None
+
+    def forget(self) -> None:
+        """Forget the last run's."""
+        self._at_seconds, self._found = -inf, None
+
+    def of(self, job: Job, runs: "ServedRuns", now_seconds: float) -> PredictedWork | None:
+        """Return what is expected of a job that is being submitted."""
+        if self._found is None or now_seconds - self._at_seconds >= PREDICTED_SECONDS:
+            self._at_seconds, self._found = now_seconds, runs.predictions(self._network, self._limits, now_seconds)
+        family = "" if job.script is None else script_family(job.script)
+        return self._found.of(Ask(job.user, job_group(job.name, _key(job)), family))
 
 
 class _ServedTrials:
@@ -389,12 +421,11 @@ class ServedRuns:
 
     def clocks_of(self, job: Job) -> Mapping[GpuTypeName, LearnedClock]:
         """Return what trials in runs of the job's name measured."""
-        return self._learned(job.user, job_group(job.name, _key(job))) if job.name else {}
+        runs = self._tried.get((job.user, job_group(job.name, _key(job)))) if job.name else None
+        return self._learned(runs) if runs else {}
 
-    def _learned(self, user: str, group: str) -> Mapping[GpuTypeName, LearnedClock]:
-        runs = self._tried.get((user, group))
-        if not runs:
-            return {}
+    @staticmethod
+    def _learned(runs: Iterable[_TriedRun]) -> Mapping[GpuTypeName, LearnedClock]:
         trials = [
             NamedTrial(
                 user_id=0,
@@ -415,13 +446,21 @@ class ServedRuns:
             return None
         if self._site_clocks is None or now_seconds - self._clocks_at_seconds >= _CLOCKS_SECONDS:
             self._clocks_at_seconds = now_seconds
-            learned = [(user, group, self._learned(user, group)) for user, group in self._tried]
+            learned = [(user, group, self._learned(runs)) for (user, group), runs in self._tried.items()]
             bounds = (config.policy.max_slowdown, config.policy.saver_max_slowdown)
-            runs = self._site.measured_runs()
+            runs = self._site.measured
             self._site_clocks = site_clocks(
                 learned, runs, bounds, site_board_limits(config), now_seconds, self._site.timed_runs()
             )
         return self._site_clocks
+
+    def predictions(self, network: OutcomeNetwork, limits: BoardLimits, now_seconds: float) -> SitePredictions:
+        """Return what a network makes of all runs."""
+        clocks: dict[NameOf, Mapping[GpuTypeName, LearnedClock]] = {
+            name: self._learned(runs) for name, runs in self._tried.items()
+        }
+        records = list(run_records(self._site.measured, self._site.scripts, clocks))
+        return SitePredictions(network, records, limits, now_seconds)
 
     def scaling(self, job: Job) -> GpuScaling | None:
         """Return how a job's work scales with the number of GPUs, by runs whose users named several."""
