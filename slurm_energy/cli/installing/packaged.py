@@ -7,10 +7,9 @@ from slurm_energy.cli.installing.files import PlannedFile
 from slurm_energy.cli.installing.roles import JOB_SUBMIT_PLUGIN, SIGN_OF_ROLE, UNIT_DIRECTORY
 from slurm_energy.cli.site import under
 from slurm_energy.errors import SlurmError
+from slurm_energy.resources import PACKAGE_FOLDER
 from slurm_energy.slurm.plugin_file import Release, read_plugin_file
 
-PACKAGE_FOLDER = Path("/usr/lib/slurm-energy")
-"""The packages' environment."""
 PACKAGE_UNITS = Path("/usr/lib/systemd/system")
 """Units as they are with the default settings; what `install` writes to /etc has precedence over them."""
 PACKAGE_PLUGINS = PACKAGE_FOLDER / "plugins"
