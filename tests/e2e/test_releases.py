@@ -40,6 +40,7 @@ def test_plugins_compile_without_a_warning_and_pass_their_tests_under_the_saniti
 def test_a_job_is_decided_clocked_measured_and_leaves_no_clock(small: Lab) -> None:
     said = small.run(["slurmctld", "-V"], check=True).stdout
     own = subprocess.run(["slurmctld", "-V"], capture_output=True, text=True, check=True).stdout
+    assert "slurm-energy" in small.run(["slurm-energy", "--version"], check=True, timeout=90).stdout
     assert said == own if RELEASE == "host" else SLURM.get(RELEASE, "") in said
 
     job = submit_decided(small, ["-p", "a100", "--gres=gpu:2", "-t", "5"], wrap=workload(300))
