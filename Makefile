@@ -70,9 +70,13 @@ test-cluster: install-test native compiled  ## Tests of processes, databases, ho
 
 # Where a release cannot be had, this fails, unless ALLOW_MISSING_RELEASES=1.
 RELEASES ?= host trixie forky
+RELEASE_TESTS ?= $(addprefix tests/e2e/test_,releases.py one_job.py people.py partitions.py slurm_update.py failover.py \
+	waiting_jobs.py lua_route.py snapshots.py)
 
-releases: install-test native compiled  ## One job from submission to report on each Slurm: this host's, 24.11, 26.05
-	@SLURM_ENERGY_RELEASES="$(RELEASES)" $(CLUSTER_PYTEST) -v tests/e2e/test_releases.py $(PYTEST_FLAGS)
+releases: install-test native compiled  ## The end-to-end suite's quick form on each Slurm: this machine's, 24.11, 26.05
+	@failed=; for release in $(RELEASES); do echo "release $$release"; \
+		SLURM_ENERGY_RELEASE=$$release $(CLUSTER_PYTEST) -q -n $(CLUSTER_WORKERS) --dist loadfile $(RELEASE_TESTS) $(PYTEST_FLAGS) \
+		|| failed="$$failed $$release"; done; [ -z "$$failed" ] || { echo "failed on:$$failed" >&2; exit 1; }
 
 # Which ones: LONG_FORMS="systemd fault-cells"; `scripts/long_tests.py --list` names them.
 test-long: install-test native compiled  ## The long forms of tests, one after the other, with a summary; as root

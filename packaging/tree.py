@@ -14,7 +14,6 @@ from slurm_energy.cli.installing.files import PlannedFile
 from slurm_energy.cli.installing.plan import Installation
 from slurm_energy.cli.installing.roles import (
     JOB_SUBMIT_PLUGIN,
-    PACKAGE_FOLDER,
     PACKAGE_PLUGINS,
     PACKAGE_UNITS,
     SPANK_PLUGIN,
@@ -23,15 +22,12 @@ from slurm_energy.cli.installing.roles import (
 )
 from slurm_energy.cli.installing.slurm_conf import HOOK_PATH
 from slurm_energy.config import Config
+from slurm_energy.resources import MORE_MODULES, PACKAGE_FOLDER, PACKAGED_EXTRAS
 from slurm_energy.slurm.plugin_file import Release, read_plugin_file
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 HERE = Path(__file__).resolve().parent
 COMMON = "slurm-energy"
-EXTRAS = "mariadb,postgresql,script"
-"""Of these, wheels are small: only learned policies (torch) are left out of the packages."""
-MORE_MODULES = Path("/usr/local/lib/slurm-energy/site-packages")
-"""Where an administrator puts torch for the packages' interpreter: no package has a file there."""
 _MODE_PROGRAM, _MODE_FILE = 0o755, 0o644
 
 
@@ -141,7 +137,7 @@ def _environment(root: Path, python: Path) -> None:
     inside = target / "bin" / "python"
     wheel = build_wheel(root.parent / "dist")
     pip = [sys.executable, "-m", "pip", "--python", str(inside), "--quiet", "--disable-pip-version-check", "install"]
-    _run([*pip, "--no-compile", "-c", str(REPOSITORY / "constraints.txt"), f"{wheel}[{EXTRAS}]"])
+    _run([*pip, "--no-compile", "-c", str(REPOSITORY / "constraints.txt"), f"{wheel}[{','.join(PACKAGED_EXTRAS)}]"])
     shutil.rmtree(root.parent / "dist")
     (site_packages,) = target.glob("lib/python*/site-packages")
     (site_packages / "slurm-energy-more.pth").write_text(f"{MORE_MODULES}\n")

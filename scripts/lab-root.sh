@@ -8,7 +8,9 @@ set -eu
 suite=${1:?usage: scripts/lab-root.sh SUITE [PYTHON]}
 project=$(cd "$(dirname "$0")/.." && pwd)
 pip_python=${2:-$project/.venv/bin/python}
-packages=slurmctld,slurmd,slurm-client,slurm-wlm-basic-plugins,munge,libslurm-dev,gcc,libc6-dev,make,python3,python3-venv,iproute2,procps,util-linux
+packages=slurmctld,slurmd,slurm-client,slurm-wlm-basic-plugins,munge,libslurm-dev,gcc,libc6-dev,make
+packages=$packages,python3,python3-venv,iproute2,procps,util-linux,lua-socket,slurmrestd,slurm-wlm-jwt-plugin
+packages=$packages,slurmdbd,slurm-wlm-mysql-plugin,mariadb-server-core,mariadb-client-core
 say() { echo "lab-root: $*" >&2; }
 
 requirements() { "$pip_python" -c '
@@ -22,6 +24,14 @@ if [ -e "$root.complete" ]; then
     echo "$root"
     exit 0
 fi
+# Another process may be making it at this moment.
+mkdir -p "$roots"
+exec 9>"$roots/.lock-$suite"
+flock 9
+if [ -e "$root.complete" ]; then
+    echo "$root"
+    exit 0
+fi
 [ "$(id -u)" = 0 ] || { say "root is needed: devices and owners of files"; exit 1; }
 command -v mmdebstrap >/dev/null || { say "mmdebstrap is missing: apt-get install mmdebstrap"; exit 1; }
 
@@ -29,8 +39,9 @@ command -v mmdebstrap >/dev/null || { say "mmdebstrap is missing: apt-get instal
 archives() { apt-get indextargets --format '$(REPO_URI)' 'Identifier: Packages'; }
 mirror=${SLURM_ENERGY_MIRROR:-$(archives | grep -v security | sort -u | head -n 1)}
 [ -n "$mirror" ] || { say "apt names no archive: set SLURM_ENERGY_MIRROR"; exit 1; }
-rm -rf "$root"
-mkdir -p "$roots"
+# A run that was killed may have left /proc and /dev of this machine mounted in it.
+awk -v below="$root/" 'index($2, below) == 1 { print $2 }' /proc/self/mounts | sort -r | xargs -r umount -l
+rm -rf --one-file-system "$root"
 if [ -d "${SLURM_ENERGY_BASE_ROOT:-}" ]; then
     say "copying $SLURM_ENERGY_BASE_ROOT"
     cp -a "$SLURM_ENERGY_BASE_ROOT" "$root"

@@ -1,6 +1,7 @@
 """A lab in another root file system, with that one's Slurm: `scripts/lab-root.sh` makes such a folder."""
 
 import subprocess
+from importlib import metadata
 from pathlib import Path
 
 from slurm_energy.errors import LabError
@@ -41,3 +42,14 @@ def prepare_in_root(root: Path, layout: Layout, description: str) -> None:
         raise LabError(f"the lab in {root} could not be prepared: {error}") from error
     if done.returncode != 0:
         raise LabError(f"the lab in {root} could not be prepared: {done.stderr.strip()[-2000:]}")
+    _write_commands(layout)
+
+
+def _write_commands(layout: Layout) -> None:
+    """Write this package's commands for the root's interpreter, which has the package but was not given them."""
+    for command in metadata.distribution("slurm-energy").entry_points.select(group="console_scripts"):
+        path = layout.programs / command.name
+        path.write_text(
+            f"#!{ROOT_PYTHON}\nimport sys\nfrom {command.module} import {command.attr}\nsys.exit({command.attr}())\n"
+        )
+        path.chmod(0o755)

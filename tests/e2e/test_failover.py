@@ -16,7 +16,6 @@ from lab_fixtures import StartLab
 from slurm_energy.errors import SlurmEnergyError
 from slurm_energy.lab.cluster import Lab
 from slurm_energy.lab.jobs import wait_for
-from slurm_energy.lab.prepare import python_path
 from slurm_energy.wire.client import exchange
 from slurm_energy.wire.codec import Message
 
@@ -31,7 +30,7 @@ CommunicationParameters=NoCtldInAddrAny
 STANDBY_HOST = """
 hostname standby
 for folder in run pid; do mount --bind "$1/$folder" "$LAB/$folder"; done
-setpriv --reuid slurm --regid "$(id -g slurm)" --init-groups "$2" -I -m slurm_energy.daemon.app \
+setpriv --reuid slurm --regid "$(id -g slurm)" --init-groups python3 -I -m slurm_energy.daemon.app \
     >"$1/energyd.log" 2>&1 &
 echo $! >"$1/energyd"
 slurmctld -D -f "$SLURM_CONF" >"$1/slurmctld.log" 2>&1 &
@@ -71,9 +70,7 @@ def standby(lab: Lab) -> Iterator[Path]:
         (folder / name).mkdir(parents=True)
         os.chown(folder / name, int(slurm), -1)
     folder.chmod(0o777)
-    argv, environment = lab.command(
-        ["unshare", "--uts", "--mount", "sh", "-c", STANDBY_HOST, "sh", str(folder), str(python_path())]
-    )
+    argv, environment = lab.command(["unshare", "--uts", "--mount", "sh", "-c", STANDBY_HOST, "sh", str(folder)])
     environment |= {
         "LAB": str(lab.directory),
         "SLURM_ENERGY_DAEMON_REPORT_HOST": "127.0.0.2",

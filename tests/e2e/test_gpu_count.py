@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 from energy_lab import drained, on_terminal, story, submit_decided, until, when_decided
-from lab_fixtures import EXACT, PATIENT, StartLab, require_lab
+from lab_fixtures import EXACT, PATIENT, StartLab, lab_spec, require_lab
 
 from slurm_energy.domain.report import DecisionRecord
-from slurm_energy.lab.cluster import Lab, LabSpec, PartitionSpec, start_lab
+from slurm_energy.lab.cluster import Lab, PartitionSpec, start_lab
 from slurm_energy.lab.jobs import show_job, submit, wait_for
 
 pytestmark = pytest.mark.lab
@@ -79,7 +79,7 @@ echo "steps $(srun -l env | grep -c SLURM_PROCID)"
 def counting_lab() -> Iterator[Lab]:
     """A lab whose daemon gives a job the number of GPUs that its name says."""
     require_lab(energy=True)
-    spec = LabSpec(
+    spec = lab_spec(
         name=f"counts-{os.getpid()}",
         partitions=PARTITIONS,
         daemon=False,

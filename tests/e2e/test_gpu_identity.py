@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 from energy_lab import await_reports, locked_clocks, story, submit_decided, until, workload
-from lab_fixtures import EXACT, LOW_CLOCKS, PATIENT, StartLab, require_lab
+from lab_fixtures import EXACT, LOW_CLOCKS, PATIENT, StartLab, lab_spec, require_lab
 
 from slurm_energy.domain.energy import QualityFlag
 from slurm_energy.domain.ids import JobId
-from slurm_energy.lab.cluster import Lab, LabSpec, start_lab
+from slurm_energy.lab.cluster import Lab, start_lab
 from slurm_energy.lab.jobs import show_job, wait_for
 from slurm_energy.lab.spec import PartitionSpec
 
@@ -32,7 +32,7 @@ WORK = workload(300)
 def mixed() -> Iterator[Lab]:
     """A lab of one node with GPUs of two types."""
     require_lab(energy=True)
-    spec = LabSpec(
+    spec = lab_spec(
         name=f"mixed-{os.getpid()}",
         partitions=(MIXED,),
         settings=EXACT | {"policy": LOW_CLOCKS},

@@ -8,10 +8,10 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 from energy_lab import await_reports, drained, locked_clocks, reports, submit_decided, until, workload
-from lab_fixtures import EXACT, PATIENT, SMALL, require_lab
+from lab_fixtures import EXACT, PATIENT, SMALL, lab_spec, require_lab
 
 from slurm_energy.domain.energy import QualityFlag
-from slurm_energy.lab.cluster import Lab, LabSpec, start_lab
+from slurm_energy.lab.cluster import Lab, start_lab
 from slurm_energy.lab.jobs import submit, wait_for
 from slurm_energy.lab.simgpu.layout import Fault
 
@@ -30,7 +30,7 @@ REPAIR_SECONDS = 120.0
 def lab() -> Iterator[Lab]:
     """A lab of one node whose timer repairs often."""
     require_lab(energy=True)
-    spec = LabSpec(
+    spec = lab_spec(
         name=f"node-faults-{os.getpid()}",
         partitions=SMALL,
         settings=EXACT,

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from energy_lab import story, until, when_decided
-from lab_fixtures import PATIENT, require_lab
+from lab_fixtures import PATIENT, lab_spec, require_lab
 
 from slurm_energy.domain.report import DecisionRecord
-from slurm_energy.lab.cluster import Lab, LabSpec, PartitionSpec, start_lab
+from slurm_energy.lab.cluster import Lab, PartitionSpec, start_lab
 from slurm_energy.lab.jobs import show_job, submit, wait_for
 
 pytestmark = pytest.mark.lab
@@ -38,7 +38,7 @@ WHOLE = ["-p", "a100", "--gres=gpu:2", "-t", "5"]
 def hinting_lab() -> Iterator[Lab]:
     """A lab whose policy hints at what a job's name says; left to itself, Slurm takes a100-1 before a100-2."""
     require_lab(energy=True)
-    spec = LabSpec(
+    spec = lab_spec(
         name=f"hints-{os.getpid()}",
         partitions=PARTITIONS,
         daemon=False,

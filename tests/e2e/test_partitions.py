@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 from energy_lab import until
-from lab_fixtures import PATIENT, require_lab
+from lab_fixtures import PATIENT, lab_spec, require_lab
 from partition_cases import FILLER, Answerer
 
 from slurm_energy.cli.installing.plan import Installation
 from slurm_energy.cli.installing.roles import LUA_SCRIPT, InstallOptions
 from slurm_energy.config import load_config
-from slurm_energy.lab.cluster import Lab, LabSpec, PartitionSpec, start_lab
+from slurm_energy.lab.cluster import Lab, PartitionSpec, start_lab
 from slurm_energy.lab.jobs import show_job, submit, wait_for
 
 pytestmark = pytest.mark.lab
@@ -38,7 +38,7 @@ CASES_VARIABLE = "SLURM_ENERGY_PARTITION_CASES"
 def slurm() -> Iterator[Lab]:
     """A lab with the plugin and without a daemon."""
     require_lab(energy=True)
-    spec = LabSpec(
+    spec = lab_spec(
         name=f"order-{os.getpid()}",
         partitions=PARTITIONS,
         daemon=False,

@@ -1,6 +1,6 @@
 """An update of Slurm never keeps slurmctld from starting: the plugins are of other releases than the real daemons here.
 
-This machine has one release of Slurm. What an update does is turned round: the files of the plugins say that they were
+A lab has one release of Slurm. What an update does is turned round: the files of the plugins say that they were
 compiled for another one.
 """
 
@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 from energy_lab import drained, submit_decided
-from lab_fixtures import EXACT, PATIENT, SMALL, require_lab
+from lab_fixtures import EXACT, PATIENT, SMALL, lab_spec, require_lab
 
 from slurm_energy.errors import LabError
-from slurm_energy.lab.cluster import Lab, LabSpec, start_lab
+from slurm_energy.lab.cluster import Lab, start_lab
 from slurm_energy.lab.jobs import show_job, submit, wait_for
 from slurm_energy.slurm.plugin_file import Release, parse_release, read_plugin_file
 
@@ -38,7 +38,7 @@ int job_modify(void *job, void *record, uint32_t uid, char **message) { return 0
 @pytest.fixture(scope="module")
 def one_lab() -> Iterator[Lab]:
     require_lab(energy=True)
-    spec = LabSpec(name=f"update-{os.getpid()}", partitions=SMALL, settings=EXACT, plugin_settings=PATIENT)
+    spec = lab_spec(name=f"update-{os.getpid()}", partitions=SMALL, settings=EXACT, plugin_settings=PATIENT)
     with start_lab(spec, owned=True) as running:
         yield running
 
@@ -58,10 +58,9 @@ def lab(one_lab: Lab) -> Iterator[Lab]:
 
 
 @pytest.fixture
-def here() -> Release:
-    """The release of this machine's Slurm."""
-    said = subprocess.run(["slurmctld", "-V"], capture_output=True, text=True, check=True).stdout
-    release = parse_release(said)
+def here(one_lab: Lab) -> Release:
+    """The release of the lab's Slurm."""
+    release = parse_release(one_lab.run(["slurmctld", "-V"], check=True).stdout)
     assert release is not None
     return release
 

@@ -15,9 +15,9 @@ from statistics import median
 
 import pytest
 from energy_lab import drained
-from lab_fixtures import EXACT, SMALL, require_lab
+from lab_fixtures import EXACT, SMALL, lab_spec, require_lab
 
-from slurm_energy.lab.cluster import Lab, LabSpec, start_lab
+from slurm_energy.lab.cluster import Lab, start_lab
 from slurm_energy.lab.jobs import show_job, wait_for
 
 pytestmark = [pytest.mark.lab, pytest.mark.alone]
@@ -47,7 +47,7 @@ def lab() -> Iterator[Lab]:
     """A lab with the deadline that the product has by itself."""
     require_lab(energy=True)
     plugin = {"deadline_milliseconds": f"{1000 * DEADLINE_SECONDS:.0f}", "breaker_seconds": f"{BREAKER_SECONDS:g}"}
-    spec = LabSpec(name=f"times-{os.getpid()}", partitions=SMALL, settings=EXACT, plugin_settings=plugin)
+    spec = lab_spec(name=f"times-{os.getpid()}", partitions=SMALL, settings=EXACT, plugin_settings=plugin)
     with start_lab(spec, owned=True) as running:
         yield running
 

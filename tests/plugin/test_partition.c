@@ -89,7 +89,7 @@ static void test_a_name_that_slurmctld_does_not_have_changes_nothing(void)
 
 static void test_the_order_of_too_many_partitions_is_kept(void)
 {
-	static char many[33 * 5 + 1], names_of_many[33][5];
+	static char many[33 * 16], names_of_many[33][16];
 	const char *pointers[33];
 
 	for (int i = 0; i < 33; i++) {

@@ -11,6 +11,7 @@ from slurm_energy.cli.installing.slurm_conf import HOOK_PATH
 from slurm_energy.cli.site import under
 from slurm_energy.config import Config
 from slurm_energy.errors import SlurmError
+from slurm_energy.resources import PACKAGE_FOLDER
 from slurm_energy.slurm.plugin_file import Release, read_plugin_file
 
 ROLES = ("controller", "node", "login")
@@ -39,8 +40,6 @@ EARLIER_FILES = (
     CONFIG_DIRECTORY / "epilog.d" / "50-slurm-energy.sh",
 )
 """What an earlier version had written; `uninstall` removes it."""
-PACKAGE_FOLDER = Path("/usr/lib/slurm-energy")
-"""The packages' environment."""
 PACKAGE_UNITS = Path("/usr/lib/systemd/system")
 """Units as they are with the default settings; what `install` writes to /etc has precedence over them."""
 PACKAGE_PLUGINS = PACKAGE_FOLDER / "plugins"
