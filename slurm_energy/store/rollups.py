@@ -52,6 +52,8 @@ DELAY_SECONDS = 3600.0
 """After its end a job waits so long: reports and Slurm's last word are there by then."""
 JOBS_AT_ONCE = 500
 """In one transaction, which the recording waits for."""
+_LOCK_PERIOD = 0
+"""Of the one row of each cluster that who makes roll-ups locks."""
 _KEYS = ("user_id", "user_name", "account", "qos", "partition")
 
 
@@ -78,7 +80,7 @@ for _name in ADDED_NAMES:
 
 
 class RollupPeriodRow(Base):
-    """An hour or day of which there is a roll-up, and whether a job has left it since."""
+    """An hour or day of which there is a roll-up, and whether a job has left it since; of length 0: a lock."""
 
     __tablename__ = "rollup_period"
     __table_args__ = (TABLE_OPTIONS,)
@@ -114,6 +116,8 @@ def take_out(session: Session, *jobs: ColumnElement[bool]) -> None:
         of_hours = and_(
             RollupPeriodRow.period_seconds == HOUR_SECONDS, RollupPeriodRow.starts_at_seconds.in_(sorted(starts))
         )
+        period = {"cluster": cluster, "period_seconds": HOUR_SECONDS, "is_stale": True}
+        insert_if_absent(session, RollupPeriodRow, [{**period, "starts_at_seconds": start} for start in sorted(starts)])
         session.execute(update(RollupPeriodRow).where(of_cluster, of_hours).values(is_stale=True))
         _delete_sums(session, cluster, HOUR_SECONDS, starts)
         _forget_days(session, cluster, starts)
@@ -144,7 +148,14 @@ def roll_up_some(session: Session, cluster: ClusterName, now_seconds: float, lim
     """Bring the next jobs that are over into roll-ups, or make a day of its hours; return how many, 0 for nothing left.
 
     What it costs depends on what is new, not on the history.
+
+    Args:
+        session: Of the database, new: what it reads must be what other processes have committed.
+        cluster: Whose jobs.
+        now_seconds: The present.
+        limit: Of jobs.
     """
+    _wait_for_others(session, cluster)
     _open_stale_hour(session, cluster)
     jobs = session.execute(
         select(JobRow.row_id, JobRow.ended_at_seconds)
@@ -176,6 +187,18 @@ def roll_up_some(session: Session, cluster: ClusterName, now_seconds: float, lim
     for hour, members in groupby(sorted(hours, key=lambda row_id: hours[row_id]), key=lambda row_id: hours[row_id]):
         _add_to_hour(session, cluster, hour, list(members))
     return len(row_ids)
+
+
+def _wait_for_others(session: Session, cluster: ClusterName) -> None:
+    """Keep other processes from making roll-ups of the cluster until the commit: two would make one day twice.
+
+    To be called first in a transaction. SQLite's have the whole database by then.
+    """
+    row = RollupPeriodRow
+    key = {"cluster": cluster, "period_seconds": _LOCK_PERIOD, "starts_at_seconds": 0}
+    insert_if_absent(session, row, [{**key, "is_stale": False}])
+    of_lock = (row.cluster == cluster, row.period_seconds == _LOCK_PERIOD, row.starts_at_seconds == 0)
+    session.execute(select(row.cluster).where(*of_lock).with_for_update()).all()
 
 
 def _locked_hours(session: Session, cluster: ClusterName, starts: Sequence[int]) -> set[int]:
@@ -389,8 +412,11 @@ def rebuild_rollups(engine: Engine, now_seconds: float, tell: Callable[[int, int
 
 
 def _forget_all(session: Session, cluster: ClusterName) -> None:
+    _wait_for_others(session, cluster)
     out = {"rollup_hour": NOT_ROLLED_UP, "counted_until_seconds": None}
     of_cluster = (JobRow.cluster == cluster, JobRow.rollup_hour != NOT_ROLLED_UP)
     session.execute(update(JobRow).where(*of_cluster).values(out), execution_options={"synchronize_session": False})
     session.execute(delete(EnergyRollupRow).where(EnergyRollupRow.cluster == cluster))
-    session.execute(delete(RollupPeriodRow).where(RollupPeriodRow.cluster == cluster))
+    session.execute(
+        delete(RollupPeriodRow).where(RollupPeriodRow.cluster == cluster, RollupPeriodRow.period_seconds > 0)
+    )

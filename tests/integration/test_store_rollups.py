@@ -1,14 +1,16 @@
 """Sums by hour and day are those of the rows at every moment, in whatever order and how late reports come."""
 
 import random
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, func, select
+from sqlalchemy import Engine, func, select, update
 from store_samples import (
     CLUSTER,
     SUBMITTED,
@@ -42,11 +44,12 @@ from slurm_energy.store.rollups import (
     HOUR_SECONDS,
     EnergyRollupRow,
     RollupPeriodRow,
+    _forget_all,
     rebuild_rollups,
     roll_up_some,
 )
 from slurm_energy.store.schema import upgrade
-from slurm_energy.store.session import open_engine, store_session
+from slurm_energy.store.session import open_engine, run_in_transaction, store_session
 from slurm_energy.store.summaries import JobFilter
 from slurm_energy.store.tables import JobRow
 from slurm_energy.store.upkeep import prune
@@ -308,3 +311,72 @@ def test_all_sums_are_made_again_with_their_progress(fresh: Engine, monkeypatch:
     rebuild_rollups(fresh, MUCH_LATER, lambda _done, _of: None)
     with store_session(fresh, read_only=True) as session:
         assert sorted(str(row) for row in session.execute(select(*EnergyRollupRow.__table__.columns[1:]))) == before
+
+
+def store_day(engine: Engine, jobs: int) -> None:
+    """Store jobs with reports, each in an hour of its own of one day."""
+    for number in range(jobs):
+        begin = DAY_START + number * 3600.0
+        times: dict[str, Any] = {"started_at_seconds": begin + 50.0, "ended_at_seconds": begin + 150.0}
+        store(engine, make_state(number + 1, submitted_at_seconds=begin, **times))
+        store(engine, make_report(make_gpu(0, joules=1000.0), job_id=number + 1, host=None, **times))
+
+
+def beside_uncommitted(engine: Engine, first: Callable[[Any], Any], second: Callable[[], Any]) -> None:
+    """Let a second process begin when the first has done its work and not committed yet."""
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            second()
+        except BaseException as error:
+            failed.append(error)
+
+    other = threading.Thread(target=run)
+    with store_session(engine) as session:
+        first(session)
+        other.start()
+        time.sleep(0.5)
+    other.join(60.0)
+    assert not other.is_alive()
+    assert not failed
+
+
+def test_two_processes_that_make_one_day_make_it_once(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    store_day(engine, jobs=3)
+    for _ in range(2):
+        run_in_transaction(engine, lambda session: roll_up_some(session, CLUSTER, DAY_START + 80_000.0))
+    assert count(engine, EnergyRollupRow.period_seconds == DAY_SECONDS) == 0
+    beside_uncommitted(
+        engine,
+        lambda session: roll_up_some(session, CLUSTER, MUCH_LATER),
+        lambda: run_in_transaction(engine, lambda session: roll_up_some(session, CLUSTER, MUCH_LATER)),
+    )
+    assert count(engine, EnergyRollupRow.period_seconds == DAY_SECONDS) == 1
+    assert asked(engine)[0].total.gpu.joules == 3000.0
+    assert_equal_to_rows(engine, monkeypatch)
+
+
+def test_all_sums_are_made_again_beside_a_process_that_makes_a_day(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store_day(engine, jobs=3)
+    for _ in range(2):
+        run_in_transaction(engine, lambda session: roll_up_some(session, CLUSTER, DAY_START + 80_000.0))
+    beside_uncommitted(
+        engine,
+        lambda session: roll_up_some(session, CLUSTER, MUCH_LATER),
+        lambda: run_in_transaction(engine, lambda session: _forget_all(session, CLUSTER)),
+    )
+    assert count(engine, EnergyRollupRow.row_id > 0) == 0
+    assert_equal_to_rows(engine, monkeypatch)
+    rebuild_rollups(engine, MUCH_LATER, lambda _done, _of: None)
+    assert asked(engine)[0].total.gpu.joules == 3000.0
+
+
+def test_a_job_of_an_hour_without_its_row_takes_the_others_out_too(engine: Engine) -> None:
+    store_day(engine, jobs=1)
+    with store_session(engine) as session:
+        session.execute(update(JobRow).values(rollup_hour=DAY_START, counted_until_seconds=DAY_START + 150.0))
+    store(engine, make_report(make_gpu(1, joules=500.0), job_id=1, host=None))
+    assert count(engine, RollupPeriodRow.is_stale) == 1
