@@ -6,7 +6,7 @@ does not send that (older releases, a reboot in between), by its own wall clock,
 by what a job still lacks when the report arrives.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +28,8 @@ ENDED_STATES = frozenset(
 )
 MAX_LATE_SECONDS = 7 * 86_400.0
 """After its end, a job is no longer taken for that of a report only because it lacks one."""
+NUMBERS_AT_ONCE = 500
+"""In one statement: an older SQLite takes 999."""
 _SAME_MOMENT_SECONDS = 1e-3
 
 
@@ -149,23 +151,26 @@ class KnownJobs:
         cls, session: Session, cluster: ClusterName, job_ids: Iterable[JobId], *, with_reports: bool = False
     ) -> "KnownJobs":
         """Return the jobs of some numbers, with their attempts."""
-        ids = sorted(set(job_ids))
+        ids, known = sorted(set(job_ids)), cls({}, {})
+        for begin in range(0, len(ids), NUMBERS_AT_ONCE):
+            known._add(session, cluster, ids[begin : begin + NUMBERS_AT_ONCE], with_reports=with_reports)
+        return known
+
+    def _add(self, session: Session, cluster: ClusterName, ids: Sequence[JobId], *, with_reports: bool) -> None:
         query = select(JobRow).where(JobRow.cluster == cluster, JobRow.job_id.in_(ids)).order_by(JobRow.row_id)
         rows = list(session.scalars(query.with_for_update().execution_options(populate_existing=True)))
-        jobs: dict[int, list[JobRow]] = {}
         for row in sorted(rows, key=lambda row: -row.submitted_at_seconds):
-            jobs.setdefault(row.job_id, []).append(row)
-        attempts = session.scalars(
-            select(JobAttemptRow)
-            .where(JobAttemptRow.job_row_id.in_([row.row_id for row in rows]))
-            .execution_options(populate_existing=True)
-        )
-        known = cls(jobs, {(attempt.job_row_id, attempt.restart_count): attempt for attempt in attempts})
-        if with_reports:
-            of_jobs = select(NodeEnergyRow).where(NodeEnergyRow.job_row_id.in_([row.row_id for row in rows]))
-            for report in session.scalars(of_jobs.execution_options(populate_existing=True)):
-                known.reports[report.job_row_id, report.restart_count, report.node] = report
-        return known
+            self.jobs.setdefault(row.job_id, []).append(row)
+        row_ids = [row.row_id for row in rows]  # more than there are numbers, where these came again
+        for begin in range(0, len(row_ids), NUMBERS_AT_ONCE):
+            chunk = row_ids[begin : begin + NUMBERS_AT_ONCE]
+            attempts = select(JobAttemptRow).where(JobAttemptRow.job_row_id.in_(chunk))
+            for attempt in session.scalars(attempts.execution_options(populate_existing=True)):
+                self.attempts[attempt.job_row_id, attempt.restart_count] = attempt
+            if with_reports:
+                of_jobs = select(NodeEnergyRow).where(NodeEnergyRow.job_row_id.in_(chunk))
+                for report in session.scalars(of_jobs.execution_options(populate_existing=True)):
+                    self.reports[report.job_row_id, report.restart_count, report.node] = report
 
     def locked(self, session: Session, key: JobKey, *, submit_time_known: bool) -> JobRow:
         """Return the job's row, made if absent."""

@@ -1,5 +1,6 @@
 """Jobs, attempts, submit times, decisions, journal and history on every database."""
 
+import sqlite3
 from dataclasses import replace
 from typing import Any
 
@@ -34,7 +35,7 @@ from slurm_energy.store.decisions import (
     record_decisions,
 )
 from slurm_energy.store.energy import record_report, stored_reports
-from slurm_energy.store.job_rows import Arrival, SubmitTime, submit_time_of
+from slurm_energy.store.job_rows import Arrival, KnownJobs, SubmitTime, submit_time_of
 from slurm_energy.store.jobs import get_job, job_owner, upsert_jobs
 from slurm_energy.store.past_runs import all_recent_runtimes
 from slurm_energy.store.reports import job_energy
@@ -87,6 +88,21 @@ def test_thousand_jobs_twice_make_a_thousand_rows(engine: Engine) -> None:
     assert (counts(engine)["job"], counts(engine)["job_attempt"]) == (1000, 1000)
     with store_session(engine, read_only=True) as session:
         assert get_job(session, CLUSTER, JobId(1000)) == states[-1]
+
+
+def test_many_numbers_are_looked_for_with_an_sqlite_that_takes_few(own_engine: Engine) -> None:
+    if own_engine.dialect.name != "sqlite":
+        pytest.skip("only SQLite has so low a limit")
+    upsert(own_engine, make_state(1), make_state(1200))
+    for job_id in (1, 1200):
+        report_as_the_recorder_does(own_engine, make_report(job_id=job_id))
+    with store_session(own_engine) as session:
+        driver = session.connection().connection.driver_connection
+        assert isinstance(driver, sqlite3.Connection)
+        driver.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, 999)
+        known = KnownJobs.load(session, CLUSTER, [JobId(number) for number in range(1, 1201)], with_reports=True)
+        assert sorted(known.jobs) == [1, 1200]
+        assert len(known.attempts) == len(known.reports) == 2
 
 
 def test_end_that_slurm_foretells_for_a_running_job_is_not_an_end(engine: Engine) -> None:
