@@ -283,6 +283,7 @@ def _hours(session: Session, row_ids: Sequence[int]) -> tuple[dict[int, int], di
         hour = hour_of(job.ended_at_seconds)
         is_plain = (
             job.state in ENDED_STATES
+            and hour > 0  # not what stands for no hour; a host's clock may have begun in 1970
             and job.submit_time_known
             and job.restart_count == 0
             and attempt is not None

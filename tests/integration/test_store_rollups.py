@@ -51,7 +51,7 @@ from slurm_energy.store.rollups import (
 from slurm_energy.store.schema import upgrade
 from slurm_energy.store.session import open_engine, run_in_transaction, store_session
 from slurm_energy.store.summaries import JobFilter
-from slurm_energy.store.tables import JobRow
+from slurm_energy.store.tables import IN_NO_HOUR, JobRow
 from slurm_energy.store.upkeep import prune
 
 pytest_plugins = ["database_fixtures"]
@@ -380,3 +380,10 @@ def test_a_job_of_an_hour_without_its_row_takes_the_others_out_too(engine: Engin
         session.execute(update(JobRow).values(rollup_hour=DAY_START, counted_until_seconds=DAY_START + 150.0))
     store(engine, make_report(make_gpu(1, joules=500.0), job_id=1, host=None))
     assert count(engine, RollupPeriodRow.is_stale) == 1
+
+
+def test_a_job_of_the_first_hour_of_1970_is_rolled_up_once(fresh: Engine) -> None:
+    store(fresh, make_state(1, submitted_at_seconds=10.0, started_at_seconds=20.0, ended_at_seconds=30.0))
+    roll_up(fresh)
+    assert count(fresh, JobRow.rollup_hour == IN_NO_HOUR) == 1
+    assert count(fresh, EnergyRollupRow.row_id > 0) == 0
