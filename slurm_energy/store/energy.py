@@ -23,7 +23,7 @@ from slurm_energy.store.clock_trials import trial_of, trial_rows
 from slurm_energy.store.job_rows import Arrival, KnownJobs, submit_time_of
 from slurm_energy.store.nodes import attempt_is_over, keep_host_shares
 from slurm_energy.store.rollups import take_out
-from slurm_energy.store.sums import make_sums
+from slurm_energy.store.sums import count_once, make_sums
 from slurm_energy.store.tables import (
     NODE_LENGTH,
     NOT_ROLLED_UP,
@@ -139,10 +139,43 @@ def record_reports(session: Session, arrived: Iterable[tuple[NodeReport, Arrival
                 session, report, key, submit_time_known=submitted.known, arrival=arrival, known=known
             )
             logger.debug("report stored job_id=%d node=%s outcome=%s", report.job_id, report.node, outcome)
-        _finish_reports(session, cluster, numbers)
+        finish_reports(session, cluster, numbers)
 
 
-def _finish_reports(session: Session, cluster: ClusterName, job_ids: Iterable[JobId]) -> None:
+def adopt_report(
+    session: Session, row: NodeEnergyRow, stand_in: JobRow, job: JobRow, known: KnownJobs
+) -> NodeEnergyRow:
+    """Move a stored report from a stand-in to its job; where that has one of the node, the better of both stays there.
+
+    Args:
+        session: Of the database.
+        row: Of the report. Unless it is what is returned, it is to be removed.
+        stand_in: Under which it is stored.
+        job: Whose it is.
+        known: All jobs of the number, with what was reported of them; sums stay unfinished, see `record_reports`.
+    """
+    report, arrival = arrived_report(stand_in, row)
+    key = JobKey(
+        cluster=report.cluster,
+        job_id=report.job_id,
+        submitted_at_seconds=job.submitted_at_seconds,
+        restart_count=report.restart_count,
+    )
+    there = known.report_row(job, report)
+    del known.reports[row.job_row_id, row.restart_count, row.node]
+    if there is not None:
+        if record_report(session, report, key, arrival=arrival, known=known) is ReportOutcome.REPLACED:
+            count_once(row, there)
+        return there
+    if job.rollup_hour != NOT_ROLLED_UP:
+        take_out(session, JobRow.row_id == job.row_id)
+    _fill_job(job, known.attempt(session, job, key.restart_count), report, key, arrival.clock_offset_seconds or 0.0)
+    row.job_row_id = job.row_id
+    known.reports[row.job_row_id, row.restart_count, row.node] = row
+    return row
+
+
+def finish_reports(session: Session, cluster: ClusterName, job_ids: Iterable[JobId]) -> None:
     """Make the sums and the hosts' shares of reports that were left unfinished, by the jobs' numbers."""
     numbers = sorted(set(job_ids))
     for begin in range(0, len(numbers), JOBS_AT_ONCE):
@@ -165,18 +198,18 @@ def stored_reports(
 
 def reports_of(session: Session, job: JobRow) -> tuple[NodeReport, ...]:
     """Return all reports under a job's row."""
-    return tuple(report for _, report, _ in arrived_reports(session, job))
-
-
-def arrived_reports(session: Session, job: JobRow) -> tuple[tuple[int, NodeReport, Arrival], ...]:
-    """Return all reports under a job's row, each with its own row's number and how it arrived."""
     rows = session.scalars(
         select(NodeEnergyRow)
         .where(NodeEnergyRow.job_row_id == job.row_id)
         .order_by(NodeEnergyRow.restart_count, NodeEnergyRow.node)
         .execution_options(populate_existing=True)
     )
-    return tuple((row.row_id, _report(job, row), _arrival(row)) for row in rows)
+    return tuple(_report(job, row) for row in rows)
+
+
+def arrived_report(job: JobRow, row: NodeEnergyRow) -> tuple[NodeReport, Arrival]:
+    """Return what is stored of a report under a job's row, and how it arrived."""
+    return _report(job, row), _arrival(row)
 
 
 def _arrival(row: NodeEnergyRow) -> Arrival:

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from slurm_energy.domain.cluster import JobState
 from slurm_energy.domain.energy import JobKey
 from slurm_energy.domain.ids import ClusterName, JobId, PartitionName
-from slurm_energy.store.energy import arrived_reports, record_report
+from slurm_energy.store.energy import adopt_report, arrived_report, finish_reports
 from slurm_energy.store.job_rows import (
     KnownJobs,
     assign_attempt,
@@ -204,33 +204,31 @@ def _state(row: JobRow) -> JobState:
 
 def adopt_provisional(session: Session, cluster: ClusterName, job_id: JobId) -> int:
     """Move reports stored under a stand-in submit time to the job they belong to; return how many."""
-    stand_ins = select(JobRow).where(
-        JobRow.cluster == cluster, JobRow.job_id == job_id, JobRow.submit_time_known.is_(False)
-    )
-    moved = 0
-    for stand_in in session.scalars(stand_ins).all():
+    known = KnownJobs.load(session, cluster, [job_id], with_reports=True)
+    adopted: list[NodeEnergyRow] = []
+    removed: list[int] = []
+    empty: list[int] = []
+    for stand_in in [row for row in known.jobs.get(job_id, ()) if not row.submit_time_known]:
+        rows = [row for row in known.reports.values() if row.job_row_id == stand_in.row_id]
         left = 0
-        for row_id, report, arrival in arrived_reports(session, stand_in):
-            known = KnownJobs.load(session, cluster, [job_id], with_reports=True)
-            job = job_of_report(known, report, arrival, submit_time_known=True)
+        for row in sorted(rows, key=lambda row: (row.restart_count, row.node)):
+            job = job_of_report(known, *arrived_report(stand_in, row), submit_time_known=True)
             if job is None:
                 left += 1
                 continue
-            _remove_node(session, row_id)
-            key = JobKey(
-                cluster=cluster,
-                job_id=job_id,
-                submitted_at_seconds=job.submitted_at_seconds,
-                restart_count=report.restart_count,
-            )
-            record_report(session, report, key, arrival=arrival)
-            moved += 1
+            adopted.append(adopt_report(session, row, stand_in, job, known))
+            if adopted[-1] is not row:
+                removed.append(row.row_id)
         if not left:
-            session.execute(delete(JobAttemptRow).where(JobAttemptRow.job_row_id == stand_in.row_id))
-            session.execute(delete(JobRow).where(JobRow.row_id == stand_in.row_id))
-    return moved
-
-
-def _remove_node(session: Session, row_id: int) -> None:
-    session.execute(delete(GpuEnergyRow).where(GpuEnergyRow.node_energy_row_id == row_id))
-    session.execute(delete(NodeEnergyRow).where(NodeEnergyRow.row_id == row_id))
+            empty.append(stand_in.row_id)
+    session.flush()
+    for begin in range(0, len(removed), _CHUNK):
+        chunk = removed[begin : begin + _CHUNK]
+        session.execute(delete(GpuEnergyRow).where(GpuEnergyRow.node_energy_row_id.in_(chunk)))
+        session.execute(delete(NodeEnergyRow).where(NodeEnergyRow.row_id.in_(chunk)))
+    if adopted:
+        finish_reports(session, cluster, [job_id])
+    for row_id in empty:
+        session.execute(delete(JobAttemptRow).where(JobAttemptRow.job_row_id == row_id))
+        session.execute(delete(JobRow).where(JobRow.row_id == row_id))
+    return len(adopted)

@@ -235,6 +235,15 @@ def add_to_totals(session: Session, values: Sequence[Mapping[str, Any]]) -> None
         session.execute(update(total).where(total.cluster == cluster, total.partition == partition).values(changed))
 
 
+def count_once(removed: NodeEnergyRow, stays: NodeEnergyRow) -> None:
+    """Keep what a report that is removed has in the totals from being added again with the one that has its figures.
+
+    To be called before the sums of the one that stays are made again.
+    """
+    for name in _TOTAL_NAMES.values():
+        setattr(stays, name, (getattr(stays, name) or 0) + (getattr(removed, name) or 0))
+
+
 def energy_totals(session: Session, cluster: ClusterName) -> dict[str, dict[str, float]]:
     """Return the sums of every partition."""
     rows = session.scalars(select(EnergyTotalRow).where(EnergyTotalRow.cluster == cluster))

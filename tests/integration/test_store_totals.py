@@ -10,6 +10,7 @@ from sqlalchemy import Engine, event, func, select, update
 from store_samples import CLUSTER, SUBMITTED, make_gpu, make_key, make_report, make_state, truncated_gpu, unknown_gpu
 
 from slurm_energy.config import StoreConfig
+from slurm_energy.daemon.recorder.unreported import UnreportedJobs
 from slurm_energy.domain.ids import JobId
 from slurm_energy.store.energy import record_report, record_reports
 from slurm_energy.store.explain import explain
@@ -134,3 +135,60 @@ def test_reports_whose_sums_are_made_together_come_to_the_same(own_engine: Engin
         total = report_groups(session, JobFilter(cluster=CLUSTER), "cluster").total
         assert total.gpu.joules == pytest.approx(20_000.25 + 21_000.0)
         assert energy_totals(session, CLUSTER)["a100"]["gpu_joules"] == pytest.approx(41_000.25)
+
+
+def test_reports_that_overtake_slurms_word_are_counted_once(own_engine: Engine) -> None:
+    """The third one's row is stored under the job too: its better figures stay there, and are in the totals already."""
+    arrival = Arrival(clock_offset_seconds=0.0, received_at_seconds=SUBMITTED + 160.0)
+    two = [
+        make_report(READINGS["whole"], node="gpu001"),
+        make_report(READINGS["unknown"], node="gpu002"),
+    ]
+    with store_session(own_engine) as session:
+        record_reports(session, [(report, arrival) for report in two])
+    before = totals(own_engine)
+    assert before["a100"] == {"gpu_joules": pytest.approx(20_000.25), "readings": 2, "unknown_readings": 1}
+    whole = {"nodes": "gpu[001-003]", "node_count": 3, "gpu_count": 3}
+    with store_session(own_engine) as session:
+        upsert_jobs(session, CLUSTER, (make_state(77, **whole),))
+    assert totals(own_engine) == before
+    with store_session(own_engine) as session:
+        record_report(session, make_report(READINGS["short"], node="gpu003"), make_key(77))
+    shorter = totals(own_engine)["a100"]["gpu_joules"]
+    with store_session(own_engine) as session:
+        stand_in = make_key(77, SUBMITTED + 50.0)
+        record_report(session, make_report(READINGS["longer"], node="gpu003"), stand_in, submit_time_known=False)
+    longer = totals(own_engine)
+    assert longer["a100"]["gpu_joules"] > shorter
+    with store_session(own_engine) as session:
+        upsert_jobs(session, CLUSTER, (make_state(77, **whole),))
+        assert session.scalar(select(func.count()).select_from(JobRow)) == 1
+        assert session.scalar(select(func.count()).select_from(NodeEnergyRow)) == 3
+    assert totals(own_engine) == longer
+
+
+def test_a_large_job_is_adopted_and_closed_in_time_that_grows_with_it(tmp_path: Path) -> None:
+    engine = open_engine(StoreConfig(url=f"sqlite:///{tmp_path}/x.sqlite"))
+    upgrade(engine)
+    arrival = Arrival(clock_offset_seconds=0.0, received_at_seconds=SUBMITTED + 160.0)
+    loaded: list[Any] = []
+
+    def note(row: NodeEnergyRow, *_other: Any) -> None:
+        loaded.append(row.row_id)
+
+    event.listen(NodeEnergyRow, "load", note)
+    event.listen(NodeEnergyRow, "refresh", note)
+    with store_session(engine) as session:
+        record_reports(session, [(make_report(node=f"n{node}"), arrival) for node in range(60)])
+    with store_session(engine) as session:
+        upsert_jobs(session, CLUSTER, (make_state(77, nodes="n[0-99]", node_count=100, gpu_count=100),))
+    assert len(loaded) < 60 * 5
+    loaded.clear()
+    with store_session(engine) as session:
+        assert UnreportedJobs(CLUSTER, 1.0).close(session, SUBMITTED + 4000.0) == 40
+    assert len(loaded) < 100 * 5
+    event.remove(NodeEnergyRow, "load", note)
+    event.remove(NodeEnergyRow, "refresh", note)
+    with store_session(engine, read_only=True) as session:
+        assert job_energy(session, CLUSTER, JobId(77))[0].gpu.readings == 100
+    engine.dispose()

@@ -5,7 +5,8 @@ import logging
 from slurm_energy.domain.energy import HostEnergy, JobKey, NodeReport, QualityFlag
 from slurm_energy.domain.ids import ClusterName, NodeName, expand_hostlist
 from slurm_energy.errors import ValueRangeError
-from slurm_energy.store.energy import record_report, stored_reports
+from slurm_energy.store.energy import finish_reports, record_report, stored_reports
+from slurm_energy.store.job_rows import KnownJobs
 from slurm_energy.store.jobs import StoredAttempt, UnreportedJob, job_attempts, jobs_lacking_reports
 from slurm_energy.store.session import Session
 
@@ -50,6 +51,7 @@ class UnreportedJobs:
             (report.restart_count, report.node)
             for report in stored_reports(session, self._cluster, record.job_id, record.submitted_at_seconds)
         }
+        known = KnownJobs.load(session, self._cluster, [record.job_id], with_reports=True)
         closed = 0
         for attempt in job_attempts(session, self._cluster, record.job_id, record.submitted_at_seconds):
             started, ended = attempt.started_at_seconds, attempt.ended_at_seconds
@@ -62,8 +64,10 @@ class UnreportedJobs:
                 continue
             for node in nodes:
                 if (attempt.restart_count, node) not in there:
-                    self._write(session, record, attempt, NodeName(node), (started, max(ended, started)))
+                    self._write(session, record, attempt, NodeName(node), (started, max(ended, started)), known)
                     closed += 1
+        if closed:
+            finish_reports(session, self._cluster, [record.job_id])
         return closed
 
     def _write(
@@ -73,6 +77,7 @@ class UnreportedJobs:
         attempt: StoredAttempt,
         node: NodeName,
         window_seconds: tuple[float, float],
+        known: KnownJobs,
     ) -> None:
         report = NodeReport(
             cluster=self._cluster,
@@ -100,4 +105,4 @@ class UnreportedJobs:
             submitted_at_seconds=record.submitted_at_seconds,
             restart_count=attempt.restart_count,
         )
-        record_report(session, report, key)
+        record_report(session, report, key, known=known)
