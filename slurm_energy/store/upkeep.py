@@ -14,7 +14,7 @@ from slurm_energy.domain.ids import ClusterName
 from slurm_energy.errors import StoreError
 from slurm_energy.store.database_file import sqlite_path
 from slurm_energy.store.rollups import take_out
-from slurm_energy.store.session import database_name, store_session
+from slurm_energy.store.session import database_name, run_in_transaction
 from slurm_energy.store.tables import Base, DecisionRow, JobRow, NodeEnergyRow
 
 JOBS_AT_ONCE = 500
@@ -70,8 +70,7 @@ def prune(engine: Engine, cluster: ClusterName, before_seconds: float) -> int:
     """Remove everything that `prune_some` removes, in transactions that each let the recording through."""
     removed = 0
     while True:
-        with store_session(engine) as session:
-            part = prune_some(session, cluster, before_seconds)
+        part = run_in_transaction(engine, lambda session: prune_some(session, cluster, before_seconds))
         removed += part
         if not part:
             return removed

@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine, func, select, text
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
 from store_samples import CLUSTER, SUBMITTED, make_decision, make_key, make_report, make_request, make_state
 
 from slurm_energy.config import StoreConfig
 from slurm_energy.domain.ids import ClusterName, JobId
 from slurm_energy.errors import StoreError
+from slurm_energy.store import upkeep
 from slurm_energy.store.decisions import record_decision
 from slurm_energy.store.energy import record_report
 from slurm_energy.store.jobs import upsert_jobs
@@ -70,6 +73,25 @@ def test_jobs_that_were_over_go_with_their_energy_and_decisions(engine: Engine) 
     assert rows(engine) == [2] * 6
     with store_session(engine, read_only=True) as session:
         assert [job.job_id for job in report_jobs(session, JobFilter(cluster=CLUSTER)).jobs] == [3, 2]
+
+
+def test_what_is_stopped_by_a_deadlock_with_the_recording_is_removed_again(
+    own_engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if own_engine.dialect.name != "sqlite":
+        pytest.skip("the deadlock is made here, not by the database")
+    fill(own_engine)
+    victims = iter([True])
+
+    def prune_as_victim(session: Session, cluster: ClusterName, before_seconds: float) -> int:
+        removed = prune_some(session, cluster, before_seconds)
+        if next(victims, False):
+            raise OperationalError("DELETE", {}, sqlite3.OperationalError("database is locked"))
+        return removed
+
+    monkeypatch.setattr(upkeep, "prune_some", prune_as_victim)
+    assert prune(own_engine, CLUSTER, SUBMITTED + DAY + 100.0) == 2
+    assert rows(own_engine) == [2] * 6
 
 
 def test_a_job_whose_energy_is_counted_after_the_cut_stays(engine: Engine) -> None:
