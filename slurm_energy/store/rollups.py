@@ -311,7 +311,7 @@ def hour_of(moment_seconds: float) -> int:
 
 
 def _add_to_hour(session: Session, cluster: ClusterName, hour: int, row_ids: Sequence[int]) -> None:
-    """Add the sums of some jobs to an hour, in rows of their own: sums of rows add up."""
+    """Add the sums of some jobs to an hour, to the rows that it has of their groups."""
     groups: Groups = {}
 
     def keys(partition: Any, _node: Any) -> list[ColumnElement[Any]]:
@@ -319,8 +319,24 @@ def _add_to_hour(session: Session, cluster: ClusterName, hour: int, row_ids: Seq
         return [column.label(f"key{number}") for number, column in enumerate(found)]
 
     add_groups(session, JobFilter(cluster=cluster, row_ids=tuple(row_ids)), keys, groups)
-    _insert(session, cluster, HOUR_SECONDS, hour, groups)
+    _insert(session, cluster, HOUR_SECONDS, hour, _added_to_rows(session, cluster, hour, groups))
     _forget_days(session, cluster, {hour})
+
+
+def _added_to_rows(session: Session, cluster: ClusterName, hour: int, groups: Groups) -> Groups:
+    """Add sums to the rows that an hour has of their groups, and return those of groups that it has none of."""
+    row = EnergyRollupRow
+    columns = [getattr(row, name) for name in (*_KEYS, *ADDED_NAMES)]
+    of_hour = (row.cluster == cluster, row.period_seconds == HOUR_SECONDS, row.starts_at_seconds == hour)
+    left, values = dict(groups), []
+    for found in session.execute(select(row.row_id, *columns).where(*of_hour).order_by(row.row_id)):
+        one = left.pop(tuple(found[1 : 1 + len(_KEYS)]), None)
+        if one is not None:
+            one.add(found._mapping)
+            values.append({"row_id": found.row_id, **{name: one[name] for name in ADDED_NAMES}})
+    if values:
+        session.execute(update(row), values)
+    return left
 
 
 def _insert(session: Session, cluster: ClusterName, period_seconds: int, start: int, groups: Groups) -> None:

@@ -387,3 +387,18 @@ def test_a_job_of_the_first_hour_of_1970_is_rolled_up_once(fresh: Engine) -> Non
     roll_up(fresh)
     assert count(fresh, JobRow.rollup_hour == IN_NO_HOUR) == 1
     assert count(fresh, EnergyRollupRow.row_id > 0) == 0
+
+
+def test_an_hour_has_one_row_of_a_group_however_often_jobs_are_added(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(6):
+        begin = DAY_START + number * 300.0
+        times: dict[str, Any] = {"started_at_seconds": begin + 50.0, "ended_at_seconds": begin + 150.0}
+        account = f"a{number % 2}"
+        store(engine, make_state(number + 1, submitted_at_seconds=begin, account=account, **times))
+        store(engine, make_report(make_gpu(0, joules=1000.0), job_id=number + 1, host=None, **times))
+        roll_up(engine, begin + 4000.0)
+    assert count(engine, JobRow.rollup_hour == DAY_START) == 6
+    assert count(engine, EnergyRollupRow.row_id > 0) == 2
+    assert_equal_to_rows(engine, monkeypatch)
