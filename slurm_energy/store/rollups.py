@@ -9,6 +9,7 @@ moment, in whatever order, how late and how often reports come. Times are Unix t
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -112,15 +113,18 @@ def take_out(session: Session, *jobs: ColumnElement[bool]) -> None:
     out = {"rollup_hour": NOT_ROLLED_UP, "counted_until_seconds": None}
     session.execute(update(JobRow).where(*is_in).values(out), execution_options={"synchronize_session": "fetch"})
     for cluster, starts in sorted(hours.items()):
-        of_cluster = RollupPeriodRow.cluster == cluster
-        of_hours = and_(
-            RollupPeriodRow.period_seconds == HOUR_SECONDS, RollupPeriodRow.starts_at_seconds.in_(sorted(starts))
-        )
-        period = {"cluster": cluster, "period_seconds": HOUR_SECONDS, "is_stale": True}
-        insert_if_absent(session, RollupPeriodRow, [{**period, "starts_at_seconds": start} for start in sorted(starts)])
-        session.execute(update(RollupPeriodRow).where(of_cluster, of_hours).values(is_stale=True))
-        _delete_sums(session, cluster, HOUR_SECONDS, starts)
-        _forget_days(session, cluster, starts)
+        _make_stale(session, cluster, starts)
+
+
+def _make_stale(session: Session, cluster: str, starts: set[int]) -> None:
+    """Let hours count for nothing, and their days, until they are made again."""
+    row = RollupPeriodRow
+    period = {"cluster": cluster, "period_seconds": HOUR_SECONDS, "is_stale": True}
+    insert_if_absent(session, row, [{**period, "starts_at_seconds": start} for start in sorted(starts)])
+    of_hours = (row.cluster == cluster, row.period_seconds == HOUR_SECONDS, row.starts_at_seconds.in_(sorted(starts)))
+    session.execute(update(row).where(*of_hours).values(is_stale=True))
+    _delete_sums(session, cluster, HOUR_SECONDS, starts)
+    _forget_days(session, cluster, starts)
 
 
 def _delete_sums(session: Session, cluster: str, period_seconds: int, starts: set[int]) -> None:
@@ -156,7 +160,9 @@ def roll_up_some(session: Session, cluster: ClusterName, now_seconds: float, lim
         limit: Of jobs.
     """
     _wait_for_others(session, cluster)
-    _open_stale_hour(session, cluster)
+    stale_hour = _first_stale_hour(session, cluster)
+    if stale_hour is not None:
+        return _empty_hour(session, cluster, stale_hour, limit) or 1
     jobs = session.execute(
         select(JobRow.row_id, JobRow.ended_at_seconds)
         .where(
@@ -211,19 +217,33 @@ def _locked_hours(session: Session, cluster: ClusterName, starts: Sequence[int])
     return {start for start, is_stale in session.execute(locked.with_for_update()) if is_stale}
 
 
-def _open_stale_hour(session: Session, cluster: ClusterName) -> None:
-    """Take all jobs of the first stale hour out, so that they are rolled up as new ones."""
+def _first_stale_hour(session: Session, cluster: ClusterName) -> int | None:
     row = RollupPeriodRow
-    stale = select(row).where(row.cluster == cluster, row.period_seconds == HOUR_SECONDS, row.is_stale)
-    found = session.scalar(stale.order_by(row.starts_at_seconds).limit(1).with_for_update())
-    if found is None:
-        return
-    of_hour = (JobRow.cluster == cluster, JobRow.rollup_hour == found.starts_at_seconds)
+    stale = (row.cluster == cluster, row.period_seconds == HOUR_SECONDS, row.is_stale)
+    return session.scalar(select(func.min(row.starts_at_seconds)).where(*stale))
+
+
+def _empty_hour(session: Session, cluster: ClusterName, start: int, limit: int) -> int:
+    """Take the next jobs of an hour out, so that they are rolled up as new ones, and return how many.
+
+    Until it is empty the hour is stale. Jobs are locked before hours, as in `take_out`.
+    """
+    of_hour = (JobRow.cluster == cluster, JobRow.rollup_hour == start)
+    row_ids = session.scalars(select(JobRow.row_id).where(*of_hour).limit(limit).with_for_update()).all()
+    _make_stale(session, cluster, {start})
+    _take_rows_out(session, row_ids)
+    # Not by their number: rows that another process has changed meanwhile are left out of what was found.
+    if session.scalar(select(JobRow.row_id).where(*of_hour).limit(1)) is None:
+        row = RollupPeriodRow
+        of_period = (row.cluster == cluster, row.period_seconds == HOUR_SECONDS, row.starts_at_seconds == start)
+        session.execute(delete(row).where(*of_period))
+    return len(row_ids)
+
+
+def _take_rows_out(session: Session, row_ids: Sequence[int]) -> None:
     out = {"rollup_hour": NOT_ROLLED_UP, "counted_until_seconds": None}
-    session.execute(update(JobRow).where(*of_hour).values(out), execution_options={"synchronize_session": False})
-    _delete_sums(session, cluster, HOUR_SECONDS, {found.starts_at_seconds})
-    session.delete(found)
-    session.flush()
+    of_rows = update(JobRow).where(JobRow.row_id.in_(row_ids)).values(out)
+    session.execute(of_rows, execution_options={"synchronize_session": False})
 
 
 def _hours(session: Session, row_ids: Sequence[int]) -> tuple[dict[int, int], dict[int, float]]:
@@ -401,39 +421,67 @@ def waiting_jobs(session: Session, cluster: ClusterName, now_seconds: float) -> 
     return session.scalar(found) or 0
 
 
-def rebuild_rollups(engine: Engine, now_seconds: float, tell: Callable[[int, int], None]) -> int:
-    """Make all roll-ups again, in transactions that each let the recording through; return of how many jobs.
-
-    Reports are right meanwhile: they read rows.
+def roll_up_waiting(engine: Engine, now_seconds: float, tell: Callable[[int, int], None]) -> int:
+    """Bring all jobs that wait into roll-ups, in transactions that each let the recording through; return how many.
 
     Args:
         engine: Of the database.
         now_seconds: The present.
         tell: Takes how many jobs are done, and how many there are.
     """
-    with store_session(engine, read_only=True) as session:
-        clusters = [ClusterName(name) for name in session.scalars(select(JobRow.cluster).distinct())]
-    for cluster in clusters:
-        run_in_transaction(engine, lambda session, cluster=cluster: _forget_all(session, cluster))  # type: ignore[misc]
+    clusters = _clusters(engine)
     with store_session(engine, read_only=True) as session:
         total = sum(waiting_jobs(session, cluster, now_seconds) for cluster in clusters)
     done = 0
     for cluster in clusters:
-        while more := run_in_transaction(
-            engine,
-            lambda session, cluster=cluster: roll_up_some(session, cluster, now_seconds),  # type: ignore[misc]
-        ):
+        while more := run_in_transaction(engine, partial(roll_up_some, cluster=cluster, now_seconds=now_seconds)):
             done += more
             tell(min(done, total), total)
     return total
 
 
-def _forget_all(session: Session, cluster: ClusterName) -> None:
-    _wait_for_others(session, cluster)
-    out = {"rollup_hour": NOT_ROLLED_UP, "counted_until_seconds": None}
-    of_cluster = (JobRow.cluster == cluster, JobRow.rollup_hour != NOT_ROLLED_UP)
-    session.execute(update(JobRow).where(*of_cluster).values(out), execution_options={"synchronize_session": False})
-    session.execute(delete(EnergyRollupRow).where(EnergyRollupRow.cluster == cluster))
-    session.execute(
-        delete(RollupPeriodRow).where(RollupPeriodRow.cluster == cluster, RollupPeriodRow.period_seconds > 0)
+def forget_rollups(engine: Engine, tell: Callable[[int, int], None]) -> None:
+    """Take all jobs out of roll-ups, in transactions that each let the recording through; reports read rows then.
+
+    Args:
+        engine: Of the database.
+        tell: Takes how many hours are done, and how many there are.
+    """
+    for cluster in _clusters(engine):
+        with store_session(engine, read_only=True) as session:
+            starts = _all_starts(session, cluster)
+            in_no_hour = (JobRow.cluster == cluster, JobRow.rollup_hour == IN_NO_HOUR)
+            row_ids = session.scalars(select(JobRow.row_id).where(*in_no_hour)).all()
+        for number, start in enumerate(starts, 1):
+            while run_in_transaction(engine, partial(_forget_some, cluster=cluster, start=start)):
+                pass
+            tell(number, len(starts))
+        for begin in range(0, len(row_ids), JOBS_AT_ONCE):
+            chunk = row_ids[begin : begin + JOBS_AT_ONCE]
+            run_in_transaction(engine, partial(_forget_rows, row_ids=chunk))
+
+
+def _clusters(engine: Engine) -> list[ClusterName]:
+    with store_session(engine, read_only=True) as session:
+        return [ClusterName(name) for name in session.scalars(select(JobRow.cluster).distinct())]
+
+
+def _all_starts(session: Session, cluster: ClusterName) -> list[int]:
+    """Return the start of every hour or day that a job, a row of sums or a period names."""
+    job, sums, period = JobRow, EnergyRollupRow, RollupPeriodRow
+    named = (
+        select(job.rollup_hour).where(job.cluster == cluster, job.rollup_hour > 0),
+        select(sums.starts_at_seconds).where(sums.cluster == cluster),
+        select(period.starts_at_seconds).where(period.cluster == cluster, period.period_seconds != _LOCK_PERIOD),
     )
+    return sorted({start for query in named for start in session.scalars(query.distinct())})
+
+
+def _forget_some(session: Session, cluster: ClusterName, start: int) -> int:
+    _wait_for_others(session, cluster)
+    return _empty_hour(session, cluster, start, JOBS_AT_ONCE)
+
+
+def _forget_rows(session: Session, row_ids: Sequence[int]) -> None:
+    in_no_hour = (JobRow.row_id.in_(row_ids), JobRow.rollup_hour == IN_NO_HOUR)
+    _take_rows_out(session, session.scalars(select(JobRow.row_id).where(*in_no_hour).with_for_update()).all())

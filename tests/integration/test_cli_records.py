@@ -196,6 +196,16 @@ def test_a_missing_database_file_is_not_made_by_a_question(tmp_path: Path, capfd
     assert not path.exists()
 
 
+def test_optimize_brings_in_what_waits_and_makes_all_sums_again_only_when_asked(
+    url: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    brought = []
+    for more in ([], [], ["--rebuild-sums"]):
+        assert main(["database", "optimize", *more, "--database", url]) == 0
+        brought.append(int(capfd.readouterr().out.split()[0]))
+    assert brought == [2, 0, 2]
+
+
 def test_a_database_without_schema_is_refused_and_upgraded(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     url = f"sqlite:///{tmp_path}/new.sqlite"
     open_engine(StoreConfig(url=url)).dispose()

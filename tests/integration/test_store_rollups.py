@@ -32,7 +32,7 @@ from slurm_energy.domain.ids import DecisionId, JobId, NodeName, PartitionName
 from slurm_energy.domain.plain import to_plain
 from slurm_energy.domain.report import EnergyReport, ReportKind
 from slurm_energy.energy_model.facility import Facility, StepSeries
-from slurm_energy.store import reports
+from slurm_energy.store import reports, rollups
 from slurm_energy.store.decisions import record_decisions
 from slurm_energy.store.energy import record_report
 from slurm_energy.store.job_rows import Arrival, submit_time_of
@@ -44,9 +44,9 @@ from slurm_energy.store.rollups import (
     HOUR_SECONDS,
     EnergyRollupRow,
     RollupPeriodRow,
-    _forget_all,
-    rebuild_rollups,
+    forget_rollups,
     roll_up_some,
+    roll_up_waiting,
 )
 from slurm_energy.store.schema import upgrade
 from slurm_energy.store.session import open_engine, run_in_transaction, store_session
@@ -303,14 +303,48 @@ def test_all_sums_are_made_again_with_their_progress(fresh: Engine, monkeypatch:
     for event in events_of(11, jobs=10):
         store(fresh, event)
     told: list[tuple[int, int]] = []
-    assert rebuild_rollups(fresh, MUCH_LATER, lambda done, of: told.append((done, of))) == 10
+    assert roll_up_waiting(fresh, MUCH_LATER, lambda done, of: told.append((done, of))) == 10
     assert told[-1] == (10, 10)
     assert_equal_to_rows(fresh, monkeypatch)
-    with store_session(fresh, read_only=True) as session:
-        before = sorted(str(row) for row in session.execute(select(*EnergyRollupRow.__table__.columns[1:])))
-    rebuild_rollups(fresh, MUCH_LATER, lambda _done, _of: None)
-    with store_session(fresh, read_only=True) as session:
-        assert sorted(str(row) for row in session.execute(select(*EnergyRollupRow.__table__.columns[1:]))) == before
+    before = sums_of(fresh)
+    assert roll_up_waiting(fresh, MUCH_LATER, lambda _done, _of: None) == 0
+    told.clear()
+    monkeypatch.setattr(rollups, "JOBS_AT_ONCE", 1)
+    forget_rollups(fresh, lambda done, of: told.append((done, of)))
+    assert told[-1][0] == told[-1][1] > 1
+    assert count(fresh, JobRow.rollup_hour != 0) == count(fresh, EnergyRollupRow.row_id > 0) == 0
+    assert count(fresh, RollupPeriodRow.period_seconds > 0) == 0
+    roll_up_waiting(fresh, MUCH_LATER, lambda _done, _of: None)
+    assert sums_of(fresh) == before
+
+
+def sums_of(engine: Engine) -> list[str]:
+    with store_session(engine, read_only=True) as session:
+        return sorted(
+            str([round(value, 6) if isinstance(value, float) else value for value in row])
+            for row in session.execute(select(*EnergyRollupRow.__table__.columns[1:]))
+        )
+
+
+def test_a_large_hour_is_opened_by_and_by_and_counts_right_meanwhile(
+    fresh: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        times: dict[str, Any] = {"started_at_seconds": DAY_START + 50.0, "ended_at_seconds": DAY_START + 150.0}
+        store(fresh, make_state(number + 1, submitted_at_seconds=DAY_START, **times))
+        store(fresh, make_report(make_gpu(0, joules=1000.0), job_id=number + 1, host=None, **times))
+    roll_up(fresh)
+    store(fresh, make_report(make_gpu(1, joules=500.0), job_id=3, host=None, **times))
+    in_hour = []
+    for _ in range(20):
+        in_hour.append(count(fresh, JobRow.rollup_hour == DAY_START))
+        assert asked(fresh)[0].total.gpu.joules == 5500.0
+        with store_session(fresh) as session:
+            if not roll_up_some(session, CLUSTER, MUCH_LATER, limit=3):
+                break
+    assert in_hour[:4] == [4, 1, 0, 3]
+    assert in_hour[-1] == 5
+    assert_equal_to_rows(fresh, monkeypatch)
 
 
 def store_day(engine: Engine, jobs: int) -> None:
@@ -366,11 +400,11 @@ def test_all_sums_are_made_again_beside_a_process_that_makes_a_day(
     beside_uncommitted(
         engine,
         lambda session: roll_up_some(session, CLUSTER, MUCH_LATER),
-        lambda: run_in_transaction(engine, lambda session: _forget_all(session, CLUSTER)),
+        lambda: forget_rollups(engine, lambda _done, _of: None),
     )
     assert count(engine, EnergyRollupRow.row_id > 0) == 0
     assert_equal_to_rows(engine, monkeypatch)
-    rebuild_rollups(engine, MUCH_LATER, lambda _done, _of: None)
+    roll_up_waiting(engine, MUCH_LATER, lambda _done, _of: None)
     assert asked(engine)[0].total.gpu.joules == 3000.0
 
 
