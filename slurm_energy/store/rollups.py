@@ -51,6 +51,8 @@ HOUR_SECONDS = 3600
 DAY_SECONDS = 86_400
 DELAY_SECONDS = 3600.0
 """After its end a job waits so long: reports and Slurm's last word are there by then."""
+NO_END_SECONDS = 30 * 86_400.0
+"""A job without an end that began so long ago is put aside: it was lost, or its end takes it out again."""
 JOBS_AT_ONCE = 500
 """In one transaction, which the recording waits for."""
 _LOCK_PERIOD = 0
@@ -151,7 +153,8 @@ def _forget_days(session: Session, cluster: str, hours: set[int]) -> None:
 def roll_up_some(session: Session, cluster: ClusterName, now_seconds: float, limit: int = JOBS_AT_ONCE) -> int:
     """Bring the next jobs that are over into roll-ups, or make a day of its hours; return how many, 0 for nothing left.
 
-    What it costs depends on what is new, not on the history.
+    What it costs depends on what is new and on the jobs of the last 30 days without an end, not on the history; when
+    nothing is left, also on the number of hours that there are.
 
     Args:
         session: Of the database, new: what it reads must be what other processes have committed.
@@ -165,12 +168,7 @@ def roll_up_some(session: Session, cluster: ClusterName, now_seconds: float, lim
         return _empty_hour(session, cluster, stale_hour, limit) or 1
     jobs = session.execute(
         select(JobRow.row_id, JobRow.ended_at_seconds)
-        .where(
-            JobRow.cluster == cluster,
-            JobRow.rollup_hour == NOT_ROLLED_UP,
-            # Not by the index of ends: it has the whole history.
-            JobRow.ended_at_seconds + 0.0 < now_seconds - DELAY_SECONDS,
-        )
+        .where(JobRow.cluster == cluster, JobRow.rollup_hour == NOT_ROLLED_UP, _is_due(now_seconds))
         .limit(limit)
         .with_for_update()
     ).all()
@@ -193,6 +191,22 @@ def roll_up_some(session: Session, cluster: ClusterName, now_seconds: float, lim
     for hour, members in groupby(sorted(hours, key=lambda row_id: hours[row_id]), key=lambda row_id: hours[row_id]):
         _add_to_hour(session, cluster, hour, list(members))
     return len(row_ids)
+
+
+def _is_due(now_seconds: float) -> ColumnElement[bool]:
+    """Return whether a job has been over for long enough, or has no end after so long that none may come.
+
+    Those would be looked at for ever otherwise, one by one, by each call and by each report.
+    """
+    # Not by the index of ends: it has the whole history.
+    is_over = JobRow.ended_at_seconds + 0.0 < now_seconds - DELAY_SECONDS
+    has_no_end = and_(JobRow.ended_at_seconds.is_(None), _last_sign() < now_seconds - NO_END_SECONDS)
+    return or_(is_over, has_no_end)
+
+
+def _last_sign() -> ColumnElement[float]:
+    """Return what reports take for the moment of a job without an end."""
+    return func.coalesce(JobRow.started_at_seconds, JobRow.submitted_at_seconds) + 0.0
 
 
 def _wait_for_others(session: Session, cluster: ClusterName) -> None:
@@ -292,13 +306,17 @@ def _hours(session: Session, row_ids: Sequence[int]) -> tuple[dict[int, int], di
         )
     }
     columns = ("row_id", "state", "submit_time_known", "restart_count", "node_count", "partition", "ended_at_seconds")
-    jobs = session.execute(select(*(getattr(JobRow, name) for name in columns)).where(JobRow.row_id.in_(row_ids)))
+    of_jobs = select(*(getattr(JobRow, name) for name in columns), _last_sign().label("last_sign"))
+    jobs = session.execute(of_jobs.where(JobRow.row_id.in_(row_ids)))
     hours: dict[int, int] = {}
     until: dict[int, float] = {}
     for job in jobs:
         attempt, report = attempts.get(job.row_id), reports.get(job.row_id)
         moments = [moment for row in (attempt, report) if row is not None for moment in (row.first, row.last)]
         known = [moment for moment in (*moments, job.ended_at_seconds) if moment is not None]
+        if job.ended_at_seconds is None:
+            until[job.row_id] = max([*known, job.last_sign])
+            continue
         until[job.row_id] = max(known)
         hour = hour_of(job.ended_at_seconds)
         is_plain = (

@@ -436,3 +436,24 @@ def test_an_hour_has_one_row_of_a_group_however_often_jobs_are_added(
     assert count(engine, JobRow.rollup_hour == DAY_START) == 6
     assert count(engine, EnergyRollupRow.row_id > 0) == 2
     assert_equal_to_rows(engine, monkeypatch)
+
+
+def test_jobs_that_never_end_are_put_aside_until_they_do(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    for job_id, state in ((1, "RUNNING"), (2, "VANISHED"), (3, "PENDING")):
+        started = {"started_at_seconds": None} if state == "PENDING" else {"started_at_seconds": DAY_START + 50.0}
+        no_end: dict[str, Any] = {"ended_at_seconds": None, "state": state, **started}
+        store(engine, make_state(job_id, submitted_at_seconds=DAY_START, **no_end))
+    times: dict[str, Any] = {"started_at_seconds": DAY_START + 50.0, "ended_at_seconds": DAY_START + 7000.0}
+    store(engine, make_report(make_gpu(0, joules=1000.0), job_id=2, host=None, decision_id=None, **times))
+    roll_up(engine, DAY_START + 29 * DAY_SECONDS)
+    assert count(engine, JobRow.rollup_hour != 0) == 0
+    roll_up(engine, DAY_START + 31 * DAY_SECONDS)
+    assert count(engine, JobRow.rollup_hour == IN_NO_HOUR) == 3
+    assert asked(engine)[0].total.jobs == 3
+    assert_equal_to_rows(engine, monkeypatch)
+    late = DAY_START + 31.0 * DAY_SECONDS
+    store(engine, make_state(1, submitted_at_seconds=DAY_START, started_at_seconds=late - 9.0, ended_at_seconds=late))
+    assert count(engine, JobRow.rollup_hour == 0) == 1
+    roll_up(engine, late + 3601.0)
+    assert count(engine, JobRow.rollup_hour > 0) == 1
+    assert_equal_to_rows(engine, monkeypatch)
