@@ -20,7 +20,7 @@ from slurm_energy.domain.energy import (
 from slurm_energy.domain.ids import ClusterName, DecisionId, GpuTypeName, GpuUuid, JobId, NodeName
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.store.clock_trials import trial_of, trial_rows
-from slurm_energy.store.job_rows import Arrival, KnownJobs, submit_time_of
+from slurm_energy.store.job_rows import Arrival, KnownJobs, submit_time_of, will_change
 from slurm_energy.store.nodes import attempt_is_over, keep_host_shares
 from slurm_energy.store.rollups import take_out
 from slurm_energy.store.sums import count_once, make_sums
@@ -89,10 +89,12 @@ def record_report(
     _check(report, key)
     finish, known = known is None, known or KnownJobs.load(session, key.cluster, [key.job_id], with_reports=True)
     job = known.locked(session, key, submit_time_known=submit_time_known)
-    if job.rollup_hour != NOT_ROLLED_UP:
-        take_out(session, JobRow.row_id == job.row_id)
-    _fill_job(job, known.attempt(session, job, key.restart_count), report, key, arrival.clock_offset_seconds or 0.0)
+    attempt = known.attempt(session, job, key.restart_count)
+    _fill_job(job, attempt, report, key, arrival.clock_offset_seconds or 0.0)
     row = known.report_row(job, report)
+    changed = row is not None and _improve(row, report, arrival)
+    if job.rollup_hour != NOT_ROLLED_UP and (row is None or changed or will_change(session, job, attempt)):
+        take_out(session, JobRow.row_id == job.row_id)
     if row is None:
         row = NodeEnergyRow(job_row_id=job.row_id, restart_count=key.restart_count, node=report.node)
         _write_node(row, report, arrival)
@@ -106,7 +108,6 @@ def record_report(
             make_sums(session, NodeEnergyRow.row_id == row.row_id)
             keep_host_shares(session, NodeEnergyRow.row_id == row.row_id, attempt_is_over())
         return ReportOutcome.STORED
-    changed = _improve(row, report, arrival)
     if changed and finish:
         session.flush()
         make_sums(session, NodeEnergyRow.row_id == row.row_id)

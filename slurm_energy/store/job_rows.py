@@ -17,7 +17,7 @@ from slurm_energy.domain.cluster import JobState
 from slurm_energy.domain.energy import JobKey, NodeReport
 from slurm_energy.domain.ids import ClusterName, JobId, decision_in_comment, expand_hostlist
 from slurm_energy.errors import ValueRangeError
-from slurm_energy.store.tables import NODE_LENGTH, JobAttemptRow, JobRow, NodeEnergyRow, insert_if_absent
+from slurm_energy.store.tables import NODE_LENGTH, Base, JobAttemptRow, JobRow, NodeEnergyRow, insert_if_absent
 from slurm_energy.store.types import stored_text
 
 CLOCK_SKEW_SECONDS = 120.0
@@ -73,6 +73,11 @@ def new_attempt(session: Session, job: JobRow, restart_count: int) -> JobAttempt
     row = JobAttemptRow(job_row_id=job.row_id, restart_count=restart_count, suspended_seconds=0.0)
     session.add(row)
     return row
+
+
+def will_change(session: Session, *rows: Base) -> bool:
+    """Return whether a row is new or has other values than in the database; to be asked before they are written."""
+    return any(row in session.new or session.is_modified(row) for row in rows)
 
 
 def assign_job(row: JobRow, state: JobState, restart_count: int) -> None:

@@ -16,6 +16,7 @@ from slurm_energy.store.job_rows import (
     assign_job,
     job_of_report,
     new_job_row,
+    will_change,
 )
 from slurm_energy.store.nodes import attempt_is_over, keep_host_shares
 from slurm_energy.store.rollups import take_out
@@ -147,9 +148,6 @@ def _upsert_chunk(session: Session, cluster: ClusterName, states: Sequence[JobSt
         ]
         insert_if_absent(session, JobRow, [new_job_row(key, submit_time_known=True) for key in keys])
         known = KnownJobs.load(session, cluster, (state.job_id for state in states))
-    rolled_up = [row.row_id for rows in known.jobs.values() for row in rows if row.rollup_hour != NOT_ROLLED_UP]
-    if rolled_up:
-        take_out(session, JobRow.row_id.in_(rolled_up))
     requeued = [
         found[0].row_id
         for state in states
@@ -157,13 +155,19 @@ def _upsert_chunk(session: Session, cluster: ClusterName, states: Sequence[JobSt
     ]
     if requeued:  # before the CPUs of the next attempt take the place of theirs
         keep_host_shares(session, NodeEnergyRow.job_row_id.in_(requeued))
+    rolled_up: set[int] = set()
     for state in states:
         found = known.find(state)
         if found is not None:
             row, restart_count = found
+            attempt = known.attempt(session, row, restart_count)
             row.submit_time_known = True
             assign_job(row, state, restart_count)
-            assign_attempt(known.attempt(session, row, restart_count), state)
+            assign_attempt(attempt, state)
+            if row.rollup_hour != NOT_ROLLED_UP and will_change(session, row, attempt):
+                rolled_up.add(row.row_id)
+    if rolled_up:
+        take_out(session, JobRow.row_id.in_(sorted(rolled_up)))
     session.flush()
     row_ids = [row.row_id for rows in known.jobs.values() for row in rows]
     make_sums_of_jobs(session, row_ids)

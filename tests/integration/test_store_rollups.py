@@ -457,3 +457,17 @@ def test_jobs_that_never_end_are_put_aside_until_they_do(engine: Engine, monkeyp
     roll_up(engine, late + 3601.0)
     assert count(engine, JobRow.rollup_hour > 0) == 1
     assert_equal_to_rows(engine, monkeypatch)
+
+
+def test_what_changes_nothing_leaves_the_hour_as_it_is(engine: Engine) -> None:
+    store_day(engine, jobs=1)
+    again = {"submitted_at_seconds": DAY_START + 0.5 * DAY_SECONDS, "state": "PENDING", "started_at_seconds": None}
+    times: dict[str, Any] = {"started_at_seconds": DAY_START + 50.0, "ended_at_seconds": DAY_START + 150.0}
+    roll_up(engine)
+    store(engine, make_state(1, submitted_at_seconds=DAY_START, **times))
+    store(engine, make_report(make_gpu(0, joules=1000.0), job_id=1, host=None, **times))
+    store(engine, make_state(1, ended_at_seconds=None, **again))  # another job of the number
+    assert count(engine, RollupPeriodRow.is_stale) == 0
+    assert count(engine, JobRow.rollup_hour == DAY_START) == 1
+    store(engine, make_state(1, submitted_at_seconds=DAY_START, exit_code=3, **times))
+    assert count(engine, RollupPeriodRow.is_stale) == 1
