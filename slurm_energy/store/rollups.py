@@ -370,7 +370,7 @@ def _added_to_rows(session: Session, cluster: ClusterName, hour: int, groups: Gr
     for found in session.execute(select(row.row_id, *columns).where(*of_hour).order_by(row.row_id)):
         one = left.pop(tuple(found[1 : 1 + len(_KEYS)]), None)
         if one is not None:
-            one.add(found._mapping)
+            one.add(dict(found._mapping))
             values.append({"row_id": found.row_id, **{name: one[name] for name in ADDED_NAMES}})
     if values:
         session.execute(update(row), values)
