@@ -168,6 +168,32 @@ def test_a_required_plugin_is_a_warning_and_an_included_line_counts(site: Site) 
     assert (finding.verdict, finding.found) == (Verdict.WARN, "required /x/spank_energy.so")
 
 
+@pytest.mark.parametrize("closed", ["plugstack.conf", "stack.d/energy.conf"])
+def test_a_list_of_plugins_that_users_cannot_read_is_a_fault(site: Site, closed: str) -> None:
+    (site.root / "stack.d").mkdir()
+    (site.root / "stack.d/energy.conf").write_text("optional /x/spank_energy.so\n")
+    (site.root / "plugstack.conf").write_text("include stack.d/*.conf\n")
+    assert found(slurm_checks(site.situation("login")), "plugstack.conf").verdict is Verdict.OK
+    (site.root / closed).chmod(0o600)
+    finding = found(slurm_checks(site.situation("login")), "plugstack.conf")
+    assert finding.verdict is Verdict.FAIL
+    assert finding.fix == f"chmod 644 {site.root / closed}"
+
+
+@pytest.mark.parametrize("open_to_all", ["", "slurm-energy.toml"])
+def test_settings_that_every_user_can_change_are_a_fault(tmp_path: Path, open_to_all: str) -> None:
+    folder = tmp_path / "etc"
+    folder.mkdir()
+    file = folder / "slurm-energy.toml"
+    file.write_text('[cluster]\nname = "north"\n')
+    assert "every user" not in "".join(finding.found for finding in examine(file, ("login",), {}))
+    (folder / open_to_all).chmod(0o777)
+    told = [finding for finding in examine(file, ("login",), {}) if "every user" in finding.found]
+    assert [(finding.verdict, finding.fix.endswith(str(folder / open_to_all))) for finding in told] == [
+        (Verdict.FAIL, True)
+    ]
+
+
 def test_a_hook_that_is_not_executable_would_drain_the_node(site: Site) -> None:
     (site.root / "epilog.d/50-energy.sh").chmod(0o644)
     finding = found(slurm_checks(site.situation("node")), "Epilog")

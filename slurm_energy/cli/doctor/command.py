@@ -2,6 +2,7 @@
 
 import os
 import re
+import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
@@ -44,6 +45,7 @@ def examine(
         yield ok("configuration", str(file) if _exists(file) else f"{file} does not exist: defaults are used")
         for fault in site_faults(config):
             yield fail("configuration", fault, f"fix {file}: slurm-energyd refuses it")
+        yield from _writers_of(file)
     except ConfigError as error:
         yield fail("configuration", str(error), "slurm-energy config check FILE names each fault")
         config = Config()
@@ -52,6 +54,18 @@ def examine(
     yield from daemon_checks(situation)
     yield from cluster_checks(situation)
     yield from node_checks(situation)
+
+
+def _writers_of(file: Path) -> Iterator[Finding]:
+    """Yield what lets other users change the settings: daemon and hooks follow them, the hooks as root."""
+    for path in (file, file.parent):
+        try:
+            status = path.stat()
+        except OSError:
+            continue
+        if status.st_mode & stat.S_IWOTH and not (path == file.parent and status.st_mode & stat.S_ISVTX):
+            said = f"{path} has mode {status.st_mode & 0o7777:04o}: every user can change what hooks do as root"
+            yield fail("configuration", said, f"look at what is in it, then chmod o-w {path}")
 
 
 def _exists(path: Path) -> bool:

