@@ -113,7 +113,7 @@ def test_json_explanation_has_what_options_cost_and_the_factors_on_prices() -> N
     assert decision_json(make_story())["costs"] is None
     text = printed(render_explain, with_decision(details=details), width=240)
     assert "least cost: a100 at 1275 MHz: 1.02 MJ = energy 1 MJ + slowdown 20 kJ" in text
-    assert "the network multiplies the price of slowdown 1.5" in text
+    assert "learned price of slowdown: 1.5 times the configured one" in text
 
 
 def test_explanation_of_a_hint_alone_does_not_say_that_nothing_was_changed() -> None:
