@@ -4,9 +4,10 @@
  *
  * A script that submits equal jobs in a loop would wait for the same decision each time. A reply with
  * reuse_milliseconds is kept for so long, with the request that it answers: byte for byte, user and all.
- * With reuse_names, it answers requests that differ in the job's name alone too: all that a name decides is whose
- * earlier runs are looked at, and reuse_names has a bit for each of the user's names that have some. Bit CRC-32 modulo
- * 1024 of a name is its own; another name with the same bit is asked about for nothing. Each job still gets a decision id of its own, and the daemon is notified of it without a wait.
+ * With reuse_names, it answers requests that differ in the job's name alone too: all that a name decides is
+ * whose earlier runs are looked at, and reuse_names has a bit for each of the user's names that have some.
+ * Bit CRC-32 modulo 1024 of a name is its own; another name with the same bit is asked about for nothing.
+ * Each job still gets a decision id of its own, and the daemon is notified of it without a wait.
  */
 #ifndef ENERGY_REUSE_H
 #define ENERGY_REUSE_H

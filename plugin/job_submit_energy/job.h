@@ -15,10 +15,16 @@
 /* Remove every decision entry that came with the job. Returns how many there were. */
 extern uint32_t energy_job_strip(job_desc_msg_t *job);
 
-/* Remove the variables of a chosen number of GPUs: those that came with the job are of the job around its sbatch. */
+/*
+ * Remove the variables of a chosen number of GPUs: those that came with the job are of the job around its
+ * sbatch.
+ */
 extern void energy_job_forget_count(job_desc_msg_t *job);
 
-/* Remove the features of the job's script, once the daemon has been asked: thousands of jobs would keep them. */
+/*
+ * Remove the features of the job's script, once the daemon has been asked: thousands of jobs would keep
+ * them.
+ */
 extern void energy_job_forget_script(job_desc_msg_t *job);
 
 /* Value of an entry of the job control environment, NULL if it is absent; the last one counts. */
@@ -40,15 +46,15 @@ typedef enum {
 } energy_applied_t;
 
 /*
- * Whether the user said something that ties the job to partitions, or that decides whether Slurm takes it at once:
- * the order of its partitions is then the user's alone.
+ * Whether the user said something that ties the job to partitions, or that decides whether Slurm takes it at
+ * once: the order of its partitions is then the user's alone.
  */
 extern bool energy_job_is_tied(const job_desc_msg_t *job);
 
 /*
- * Put the partitions of an answer before the job's own, of which none goes; where the user named some, others are
- * added only if the answer says that they are a preference (open) and the user did not say otherwise. Leave the job as it is where Slurm
- * might then refuse it, or let it wait, and write the reason into why.
+ * Put the partitions of an answer before the job's own, of which none goes; where the user named some, others
+ * are added only if the answer says that they are a preference (open) and the user did not say otherwise.
+ * Leave the job as it is where Slurm might then refuse it, or let it wait, and write the reason into why.
  */
 extern energy_applied_t energy_job_partition(job_desc_msg_t *job, uint32_t submit_uid, const char *answer,
 					     bool open, char *why, size_t size);

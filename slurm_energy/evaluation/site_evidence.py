@@ -1,10 +1,11 @@
 """What a site's database says for a judgement of a candidate: its ended jobs, its measured runs, and its twin."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurm_energy.domain.cluster import JobState
 from slurm_energy.domain.ids import ClusterName
+from slurm_energy.estimation.job_history import JobHistory
 from slurm_energy.store.site_history import ClockedRun
 
 
@@ -30,3 +31,5 @@ class SiteEvidence:
     """Workload file of jobs that were submitted after it."""
     archive: tuple[Path, ...] = ()
     """Folders of all earlier candidates, the newest first."""
+    known: JobHistory = field(default_factory=JobHistory)
+    """What the daemon knows of earlier jobs."""

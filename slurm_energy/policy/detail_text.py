@@ -56,9 +56,10 @@ def _preference(shares: Mapping[str, float]) -> Iterator[str]:
 
 
 def _factors(factors: Mapping[str, float]) -> Iterator[str]:
-    if factors:
-        listed = ", ".join(f"{name} {factor:.3g}" for name, factor in factors.items())
-        yield f"the network multiplies the price of {listed}"
+    for name, factor in factors.items():
+        times = f"{factor:.3g}"
+        if times != "1":
+            yield f"learned price of {name}: {times} times the configured one"
 
 
 def _words(option: OptionCost) -> str:

@@ -218,18 +218,21 @@ def total_parts(report: EnergyReport) -> tuple[tuple[str, str], ...]:
 
 
 def job_energy_text(job: JobEnergyRecord, energy: EnergySum, now_seconds: float) -> str:
-    """Return a job's sum, or why there is none yet: nodes report when the job ends."""
+    """Return a job's sum, or why there is none yet: nodes report when the job ends, and only jobs with GPUs."""
     if job.gpu.readings or job.host.readings:
         return sum_text(energy)
     if job.gpu_count == 0 and energy is job.gpu:
         return "no GPU"
     if job.state == "PENDING":
         return "not started"
-    if job.ended_at_seconds is None:
-        return "report at its end" if job.state in _LIVE else "report on its way"
-    if job.started_at_seconds is None:
+    ended = job.ended_at_seconds
+    if ended is not None and job.started_at_seconds is None:
         return "never ran"
-    return "report on its way" if now_seconds - job.ended_at_seconds < REPORT_SECONDS else "no report"
+    if job.gpu_count == 0:
+        return "not measured: no GPU"
+    if ended is None:
+        return "report at its end" if job.state in _LIVE else "report on its way"
+    return "report on its way" if now_seconds - ended < REPORT_SECONDS else "no report"
 
 
 def _group_sums(group: GroupEnergyRecord, report: EnergyReport) -> tuple[str, ...]:

@@ -22,8 +22,10 @@ from energy_lab import (
 
 from slurm_energy.domain.decision import DecisionEntry, Reason
 from slurm_energy.domain.energy import EnergyScope, EnergySource, GpuEnergy, QualityFlag
+from slurm_energy.domain.report import JobEnergyRecord
 from slurm_energy.lab.cluster import Lab
 from slurm_energy.lab.jobs import show_job, submit, wait_for
+from slurm_energy.reporting.energy_table import job_energy_text
 
 pytestmark = pytest.mark.lab
 
@@ -151,6 +153,20 @@ def test_an_array_of_fifty_is_one_decision_and_fifty_energy_rows(lab: Lab) -> No
     unknown = [(report.job_id, gpu.reason, gpu.flags) for report in stored for gpu in report.gpus if gpu.joules is None]
     assert unknown == []
     assert drained(lab) == {}
+
+
+def test_host_energy_of_a_job_without_gpus_is_not_awaited(lab: Lab) -> None:
+    job = submit(lab, ["-p", "a100", "-n1", "-t", "5"], wrap="/usr/bin/sleep 2")
+    wait_for(lab, job, {"COMPLETED"})
+
+    def ended() -> JobEnergyRecord | None:
+        told = story(lab, job)
+        return told.job if told is not None and told.job.ended_at_seconds is not None else None
+
+    record = until("end of the job in the database", ended)
+    assert (record.gpu_count, record.gpu.readings, record.host.readings) == (0, 0, 0)
+    assert job_energy_text(record, record.gpu, time.time()) == "no GPU"
+    assert job_energy_text(record, record.host, time.time()) == "not measured: no GPU"
 
 
 def test_two_jobs_on_one_node_keep_apart(lab: Lab) -> None:

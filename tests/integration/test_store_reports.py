@@ -33,6 +33,7 @@ from slurm_energy.domain.energy import (
 )
 from slurm_energy.domain.ids import ClusterName, GpuTypeName, JobId, NodeName, PartitionName
 from slurm_energy.domain.report import ComparisonRecord, EnergyReport, EnergySum, decode_record, encode_record
+from slurm_energy.reporting.energy_table import job_energy_text
 from slurm_energy.store.decisions import recent_decisions, record_decision
 from slurm_energy.store.energy import record_report
 from slurm_energy.store.explain import explain
@@ -132,6 +133,36 @@ def test_jobs_without_gpus_or_still_running_are_not_missing(engine: Engine) -> N
         make_state(4, state="CANCELLED", started_at_seconds=SUBMITTED + 9, ended_at_seconds=SUBMITTED + 9),
     )
     assert jobs_report(engine).total.jobs_without_energy == 0
+
+
+def test_host_energy_of_a_job_without_gpus_is_not_awaited(engine: Engine) -> None:
+    ended = SUBMITTED + 150.0
+    fill(
+        engine,
+        make_state(1, gpu_count=0),
+        make_state(2, gpu_count=0, nodes="cpu[001-002]", node_count=2),
+        make_state(3),
+        make_state(4, gpu_count=2, nodes="gpu[001-002]", node_count=2),
+        make_state(5, gpu_count=2, nodes="gpu[001-002]", node_count=2),
+        make_state(6, gpu_count=None),
+        make_state(7),
+        reports=(make_report(job_id=3), make_report(job_id=4), make_report(job_id=7, host=NO_HOST)),
+    )
+    report = jobs_report(engine)
+    words = {job.job_id: job_energy_text(job, job.host, ended + 60.0) for job in report.jobs}
+    assert words == {
+        1: "not measured: no GPU",
+        2: "not measured: no GPU",
+        3: "5.00 kJ",
+        4: "5.00 kJ + 1 of 2 unknown",
+        5: "report on its way",
+        6: "report on its way",
+        7: "unknown",
+    }
+    assert {job.job_id: job.missing_nodes for job in report.jobs if job.missing_nodes} == {4: 1}
+    later = {job.job_id: job_energy_text(job, job.host, ended + 86_400.0) for job in report.jobs}
+    assert later == {**words, 5: "no report", 6: "no report"}
+    assert report.total.host.joules == 2 * 5000.5
 
 
 def test_waiting_job_has_no_wait_and_no_run(engine: Engine) -> None:

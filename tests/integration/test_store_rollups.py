@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, func, select, update
+from sqlalchemy import event as engine_event
 from store_samples import (
     CLUSTER,
+    DECISION,
     SUBMITTED,
     make_decision,
     make_gpu,
@@ -51,7 +53,7 @@ from slurm_energy.store.rollups import (
 from slurm_energy.store.schema import upgrade
 from slurm_energy.store.session import open_engine, run_in_transaction, store_session
 from slurm_energy.store.summaries import JobFilter
-from slurm_energy.store.tables import IN_NO_HOUR, JobRow
+from slurm_energy.store.tables import IN_NO_HOUR, JobRow, NodeEnergyRow
 from slurm_energy.store.upkeep import prune
 
 pytest_plugins = ["database_fixtures"]
@@ -187,6 +189,7 @@ def comparable(value: Any) -> Any:
 def by_rows(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[EnergyReport]:
     with monkeypatch.context() as patch:
         patch.setattr(reports, "MAX_BACKLOG", -1)
+        patch.setattr(reports, "_with_rows", lambda _session, _cluster, periods: periods)
         return asked(engine)
 
 
@@ -235,6 +238,64 @@ def test_sums_are_those_of_rows_whenever_and_in_whatever_order_they_come(
     assert count(fresh, EnergyRollupRow.period_seconds == DAY_SECONDS) > 0
     assert count(fresh, RollupPeriodRow.is_stale) == 0
     assert_equal_to_rows(fresh, monkeypatch)
+
+
+def statements(engine: Engine, days: int) -> tuple[int, EnergyReport]:
+    """Return how many statements a report by day takes, and what it says."""
+    told: list[str] = []
+
+    def tell(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        told.append(statement)
+
+    cuts = [DAY_START + DAY_SECONDS * number for number in range(days + 1)]
+    where = replace(EVERYTHING, since_seconds=cuts[0], until_seconds=cuts[-1])
+    engine_event.listen(engine, "before_cursor_execute", tell)
+    with store_session(engine, read_only=True) as session:
+        found = report_groups(session, where, "user", periods=tuple(pairwise(cuts)))
+    engine_event.remove(engine, "before_cursor_execute", tell)
+    return len(told), found
+
+
+def at_day(job_id: int, day: float, **changes: Any) -> JobState:
+    begin = DAY_START + day * DAY_SECONDS
+    times = {"submitted_at_seconds": begin, "started_at_seconds": begin + 50.0, "ended_at_seconds": begin + 150.0}
+    return make_state(job_id, **{**times, "admin_comment": "", **changes})
+
+
+@pytest.mark.parametrize("rolled_up", [False, True])
+def test_an_empty_day_costs_no_statement(engine: Engine, *, rolled_up: bool) -> None:
+    running = {"state": "RUNNING", "ended_at_seconds": None, "exit_code": None}
+    waiting = {**running, "state": "PENDING", "started_at_seconds": None, "nodes": ""}
+    days = {0: {}, 2.5: {}, 4.2: running, 6.9: waiting}
+    for number, (day, changes) in enumerate(days.items(), start=1):
+        store(engine, at_day(number, day, **changes))
+    store(engine, at_day(9, 2.6))
+    begin = DAY_START + 2.6 * DAY_SECONDS
+    store(
+        engine,
+        make_report(job_id=9, decision_id=None, started_at_seconds=begin + 50.0, ended_at_seconds=begin + 150.0),
+    )
+    if rolled_up:
+        roll_up(engine, DAY_START + 5 * DAY_SECONDS)
+    few, short = statements(engine, 8)
+    many, long = statements(engine, 400)
+    assert few == many
+    assert short.groups == long.groups
+    assert [(group.since_seconds, group.jobs) for group in long.groups] == [
+        (DAY_START + day * DAY_SECONDS, jobs) for day, jobs in ((0, 1), (2, 2), (4, 1), (6, 1))
+    ]
+    assert long.total.jobs == 5 and long.total.gpu.joules == 20_000.25
+
+
+def test_a_report_is_in_its_day_whatever_day_its_job_ended_in(engine: Engine) -> None:
+    store(engine, at_day(1, 0.9, admin_comment=f"energy:{DECISION}"))
+    late = DAY_START + 3.5 * DAY_SECONDS
+    store(engine, make_report(job_id=1, started_at_seconds=late - 100.0, ended_at_seconds=late))
+    for cluster in (CLUSTER, None):  # as a row of an older release is until it is completed
+        with store_session(engine) as session:
+            session.execute(update(NodeEnergyRow).values(cluster=cluster))
+        _, found = statements(engine, 30)
+        assert [group.since_seconds for group in found.groups] == [DAY_START + 3 * DAY_SECONDS]
 
 
 def test_a_late_report_takes_its_job_out_of_the_hour_until_that_is_made_again(

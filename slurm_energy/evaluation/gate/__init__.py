@@ -152,33 +152,37 @@ class _Judgement:
     def _sandbox(self) -> StageResult:
         limits, config = self.settings.sandbox, self.settings.config
         if self.settings.isolated:
-            self._seen, trouble = sandboxed(self.candidate, config, limits, _PROBE_SEED)
+            self._seen, trouble = sandboxed(self.candidate, config, limits, _PROBE_SEED, self.history.known)
         else:
-            self._seen, trouble = (
-                observe(self.candidate, config, probe_states(self.candidate, limits.states, _PROBE_SEED)),
-                "",
-            )
+            self._seen, trouble = self._observed(self.candidate, limits.states), ""
         # The states make the guard act on any rule of clocks: the shipped one says how often it must.
         count = min(limits.states, self.settings.probe_states)
         oracle = CandidatePolicy(candidate_id="oracle", made_at_seconds=0.0, policy="oracle")
         usual = max(
-            (observe(one, config, edge_states(count, _PROBE_SEED)) for one in (self.incumbent, oracle)),
+            (
+                observe(one, config, edge_states(count, _PROBE_SEED), self.history.known)
+                for one in (self.incumbent, oracle)
+            ),
             key=lambda seen: seen.guard_changes,
         )
         return sandbox_result(self._seen, trouble, usual, limits)
 
+    def _observed(self, candidate: CandidatePolicy, count: int) -> Observed:
+        states = probe_states(candidate, count, _PROBE_SEED)
+        return observe(candidate, self.settings.config, states, self.history.known)
+
     def _novelty(self) -> StageResult:
-        config = self.settings.config
+        config, known = self.settings.config, self.history.known
         self._probe = list(probe_states(self.candidate, self.settings.probe_states, _PROBE_SEED))
         archived = {}
-        for known in self.history.archived:
+        for archived_one in self.history.archived:
             try:
-                archived[known.candidate_id] = decided(known, config, self._probe)
+                archived[archived_one.candidate_id] = decided(archived_one, config, self._probe, known)
             except SlurmEnergyError:
                 continue  # of an older version, or its files are gone: it can no longer be compared
         found = ProbeDecisions(
-            candidate=decided(self.candidate, config, self._probe),
-            incumbent=decided(self.incumbent, config, self._probe),
+            candidate=decided(self.candidate, config, self._probe, known),
+            incumbent=decided(self.incumbent, config, self._probe, known),
             archived=archived,
         )
         result = novelty(found, self.settings.max_distance)
@@ -186,8 +190,7 @@ class _Judgement:
         return result
 
     def _reproducibility(self) -> StageResult:
-        config, count = self.settings.config, self.settings.sandbox.states
-        again = observe(self.candidate, config, probe_states(self.candidate, count, _PROBE_SEED)).digest
+        again = self._observed(self.candidate, self.settings.sandbox.states).digest
         assert self._seen is not None
         return reproducibility_result(
             (self._seen.digest, again),
@@ -211,7 +214,12 @@ class _Judgement:
         if found is not None:
             self._value, self._weights = found.value, dict(found.weights)
         self._review = review_queue(
-            self.candidate, self.incumbent, self.settings.config, self._probe, self.settings.review_size
+            self.candidate,
+            self.incumbent,
+            self.settings.config,
+            self._probe,
+            self.settings.review_size,
+            self.history.known,
         )
         has_evidence = any(
             stage.stage in {"twin", "off-policy"} and stage.verdict is StageVerdict.PASSED for stage in stages

@@ -9,6 +9,7 @@ from math import log2
 from slurm_energy.config import Config
 from slurm_energy.domain.decision import EnergyDecision
 from slurm_energy.domain.ids import DecisionId
+from slurm_energy.estimation.job_history import JobHistory
 from slurm_energy.evaluation.gate.sheet import ReviewItem, StageResult, StageVerdict
 from slurm_energy.evaluation.gate.states import EdgeState
 from slurm_energy.policy.base import FollowingPolicy, Policy
@@ -16,14 +17,26 @@ from slurm_energy.policy.candidate import CandidatePolicy
 from slurm_energy.policy.guard import Guard
 from slurm_energy.policy.registry import create_policy
 
+NOTHING_KNOWN = JobHistory()
+
 
 class GuardedCandidate:
     """A candidate behind the guard, as the daemon has it."""
 
     def __init__(
-        self, candidate: CandidatePolicy, config: Config, wrapped: Callable[[Policy], Policy] | None = None
+        self,
+        candidate: CandidatePolicy,
+        config: Config,
+        wrapped: Callable[[Policy], Policy] | None = None,
+        known: JobHistory = NOTHING_KNOWN,
     ) -> None:
         """Make its policy.
+
+        Args:
+            candidate: Judged.
+            config: The site's.
+            wrapped: Puts something around the policy.
+            known: What the site's daemon knows of earlier jobs.
 
         Raises:
             SlurmEnergyError: it cannot be made.
@@ -35,6 +48,7 @@ class GuardedCandidate:
         self._guard = Guard(self.config, lambda: DecisionId(f"{next(self._numbers):016x}"))
         self._seen: object = None
         self._clocks = candidate.clocks_by_name()
+        self._known = known
 
     def decide(self, state: EdgeState) -> EnergyDecision:
         """Return the decision in a state."""
@@ -42,10 +56,23 @@ class GuardedCandidate:
             self._seen = state.snapshot
             if isinstance(self.made, FollowingPolicy):
                 self.made.warm_up(state.snapshot)
-        now = state.snapshot.taken_at_seconds
-        learned = self._clocks.get((state.job.user_id, state.job.name))
+        now, job, known = state.snapshot.taken_at_seconds, state.job, self._known
+        asked = job.user_id, job.name, job.script
+        limit = job.time_limit_minutes
+        runtime, work = known.expected(*asked, None if limit is None else 60.0 * limit)
+        # As the daemon does: a candidate's clocks stand behind what trials measured.
+        learned = {**self._clocks.get((job.user_id, job.name), {}), **(known.clocks_of(*asked) or {})}
         return self._guard.decide(
-            self.policy, state.job, state.snapshot, now, runtime=state.runtime, learned_clocks=learned
+            self.policy,
+            job,
+            state.snapshot,
+            now,
+            runtime=state.runtime or runtime,
+            work=work,
+            learned_clocks=learned or None,
+            scaling=known.scaling_of(*asked),
+            site_clocks=known.site_clocks,
+            predicted=known.predicted_of(*asked),
         )
 
 
@@ -58,9 +85,11 @@ def decision_text(decision: EnergyDecision) -> str:
     return "; ".join(parts)
 
 
-def decided(candidate: CandidatePolicy, config: Config, probe: Iterable[EdgeState]) -> tuple[str, ...]:
-    """Return what a candidate does in each state of a probe."""
-    decider = GuardedCandidate(candidate, config)
+def decided(
+    candidate: CandidatePolicy, config: Config, probe: Iterable[EdgeState], known: JobHistory = NOTHING_KNOWN
+) -> tuple[str, ...]:
+    """Return what a candidate does in each state of a probe, by what is known of earlier jobs."""
+    decider = GuardedCandidate(candidate, config, known=known)
     return tuple(decision_text(decider.decide(state)) for state in probe)
 
 
@@ -129,14 +158,19 @@ def novelty(found: ProbeDecisions, max_distance: float) -> StageResult:
     )
 
 
-def review_queue(
-    candidate: CandidatePolicy, incumbent: CandidatePolicy, config: Config, probe: Iterable[EdgeState], size: int
+def review_queue(  # two policies, and all that their decisions rest on
+    candidate: CandidatePolicy,
+    incumbent: CandidatePolicy,
+    config: Config,
+    probe: Iterable[EdgeState],
+    size: int,
+    known: JobHistory = NOTHING_KNOWN,
 ) -> tuple[ReviewItem, ...]:
     """Return the decisions that a person should look at: half of them the most uncertain, the rest the most costly.
 
     Only decisions that differ from the incumbent's are asked about.
     """
-    mine, other = GuardedCandidate(candidate, config), GuardedCandidate(incumbent, config)
+    mine, other = (GuardedCandidate(one, config, known=known) for one in (candidate, incumbent))
     items = []
     for state in probe:
         decision, before = mine.decide(state), other.decide(state)

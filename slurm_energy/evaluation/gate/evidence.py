@@ -16,7 +16,8 @@ from slurm_energy.domain.cluster import JobState
 from slurm_energy.energy_model.facility import Facility, StepSeries, site_facility
 from slurm_energy.errors import SlurmEnergyError
 from slurm_energy.estimation.job_groups import job_group
-from slurm_energy.evaluation.gate.decisions import GuardedCandidate
+from slurm_energy.estimation.job_history import JobHistory
+from slurm_energy.evaluation.gate.decisions import NOTHING_KNOWN, GuardedCandidate
 from slurm_energy.evaluation.gate.fusion import PastOutcome
 from slurm_energy.evaluation.gate.impact import LoadHistory
 from slurm_energy.evaluation.gate.off_policy import LoggedDecision
@@ -52,6 +53,8 @@ class GateHistory:
     """What came of those that were promoted."""
     earlier_stops: Sequence[str] = ()
     """The stage that stopped each earlier candidate."""
+    known: JobHistory = NOTHING_KNOWN
+    """What the daemon knows of earlier jobs: decisions are judged on the same."""
 
 
 def history_of_site(evidence: SiteEvidence, candidate: CandidatePolicy, config: Config) -> GateHistory:
@@ -62,9 +65,10 @@ def history_of_site(evidence: SiteEvidence, candidate: CandidatePolicy, config: 
     """
     return GateHistory(
         twin=_twin(evidence, config),
-        log=_log(evidence.runs, candidate, config),
+        log=_log(evidence, candidate, config),
         load=_load(evidence.states, evidence.runs, config, evidence.now_seconds),
         archived=_archived(evidence.archive, candidate),
+        known=evidence.known,
     )
 
 
@@ -110,12 +114,12 @@ def _loaded(path: Path) -> Workload:
     return load_workload(path)
 
 
-def _log(runs: Sequence[ClockedRun], candidate: CandidatePolicy, config: Config) -> tuple[LoggedDecision, ...]:
+def _log(evidence: SiteEvidence, candidate: CandidatePolicy, config: Config) -> tuple[LoggedDecision, ...]:
     """Return measured runs with what the candidate would have done; those of names with few runs are left out."""
     alike = defaultdict(list)
-    for run in runs:
+    for run in evidence.runs:
         alike[run.user_id, run.name, run.gpu_type, run.gpus].append(run)
-    decider = GuardedCandidate(candidate, config)
+    decider = GuardedCandidate(candidate, config, known=evidence.known)
     found = []
     for (user_id, name, gpu_type, gpus), some in alike.items():
         usual = median(run.joules for run in some)

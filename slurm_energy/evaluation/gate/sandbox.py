@@ -15,7 +15,8 @@ from pathlib import Path
 from slurm_energy.config import Config
 from slurm_energy.domain.decision import EnergyDecision, PolicyAnswer, Reason
 from slurm_energy.errors import SlurmEnergyError
-from slurm_energy.evaluation.gate.decisions import GuardedCandidate, decision_text
+from slurm_energy.estimation.job_history import JobHistory
+from slurm_energy.evaluation.gate.decisions import NOTHING_KNOWN, GuardedCandidate, decision_text
 from slurm_energy.evaluation.gate.sheet import StageResult, StageVerdict
 from slurm_energy.evaluation.gate.states import EdgeState, probe_states
 from slurm_energy.policy.base import Case, Policy
@@ -85,8 +86,10 @@ class _Watched:
         return answer
 
 
-def observe(candidate: CandidatePolicy, config: Config, states: Iterable[EdgeState]) -> Observed:
-    """Return what a candidate does in each state.
+def observe(
+    candidate: CandidatePolicy, config: Config, states: Iterable[EdgeState], known: JobHistory = NOTHING_KNOWN
+) -> Observed:
+    """Return what a candidate does in each state, by what is known of earlier jobs.
 
     Raises:
         SlurmEnergyError: its policy cannot be made.
@@ -97,7 +100,7 @@ def observe(candidate: CandidatePolicy, config: Config, states: Iterable[EdgeSta
         watched.append(_Watched(policy))
         return watched[0]
 
-    decider = GuardedCandidate(candidate, config, watch)
+    decider = GuardedCandidate(candidate, config, watch, known)
     seen, times, digest = Observed(), [], hashlib.sha256()
     for state in states:
         watched[0].forget()
@@ -147,12 +150,16 @@ def _shown(answer: object, state: EdgeState) -> str:
 
 
 def sandboxed(
-    candidate: CandidatePolicy, config: Config, limits: SandboxLimits, seed: int = 0
+    candidate: CandidatePolicy,
+    config: Config,
+    limits: SandboxLimits,
+    seed: int = 0,
+    known: JobHistory = NOTHING_KNOWN,
 ) -> tuple[Observed | None, str]:
     """Return what a candidate does in a process of its own, and why nothing is known where it does not come back."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
-    child = context.Process(target=_in_child, args=(theirs, candidate, config, limits, seed), daemon=True)
+    child = context.Process(target=_in_child, args=(theirs, candidate, config, limits, seed, known), daemon=True)
     child.start()
     theirs.close()
     try:
@@ -172,8 +179,13 @@ def sandboxed(
     return Observed(**found), ""
 
 
-def _in_child(
-    connection: Connection, candidate: CandidatePolicy, config: Config, limits: SandboxLimits, seed: int
+def _in_child(  # all that the other process is told
+    connection: Connection,
+    candidate: CandidatePolicy,
+    config: Config,
+    limits: SandboxLimits,
+    seed: int,
+    known: JobHistory,
 ) -> None:
     """Set the limits, run over the states and send what was seen."""
     try:
@@ -186,7 +198,7 @@ def _in_child(
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        found = asdict(observe(fresh, config, probe_states(fresh, limits.states, seed)))
+        found = asdict(observe(fresh, config, probe_states(fresh, limits.states, seed), known))
     except (SlurmEnergyError, MemoryError, OSError) as error:
         found = {"error": f"{type(error).__name__}: {error}"[:500]}
     connection.send_bytes(json.dumps(found).encode())

@@ -67,6 +67,8 @@ class StageResult:
     series: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """For the plots."""
     notes: tuple[str, ...] = ()
+    details: tuple[str, ...] = ()
+    """What every check found, one by one: on the page and in the document, not in text."""
     seconds: float = 0.0
     """That the stage took."""
 

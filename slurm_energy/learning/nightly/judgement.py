@@ -15,6 +15,7 @@ from slurm_energy.domain.promotion import LivePolicy, PolicyEvent, Stage
 from slurm_energy.evaluation.gate import GateHistory, GateSettings, LoopLimits, PastOutcome, ScoreSheet, judge
 from slurm_energy.evaluation.gate.evidence import history_of_site
 from slurm_energy.evaluation.site_evidence import SiteEvidence
+from slurm_energy.learning.nightly.known_jobs import known_jobs
 from slurm_energy.learning.nightly.night import Night
 from slurm_energy.learning.nightly.site_twin import last_week
 from slurm_energy.learning.nightly.stages import ACTOR, APPROVE, GATE, RATE, REJECT
@@ -83,6 +84,7 @@ def _history(
         folders = [Path(row.folder) for row in rows]
         parts = {row.candidate_id: tuple(map(str, row.document.get("parts", ()))) for row in rows}
         events = policy_events(session, cluster)
+        known = known_jobs(session, cluster, config, candidate.made_at_seconds)
     stops = [
         str(stage.get("stage"))
         for event in events
@@ -102,6 +104,7 @@ def _history(
         learned_from=None if twin is None else twin.learned_from,
         held_out=None if twin is None else twin.judged,
         archive=tuple(folder for folder in folders if folder != candidate.folder and folder.is_dir()),
+        known=known,
     )
     return replace(
         history_of_site(evidence, candidate, config),

@@ -30,9 +30,18 @@ def test_sentences_tell_the_least_cost_the_runner_up_and_the_factors() -> None:
         "least cost: a100 at 1080 MHz: 10.3 MJ = energy 9.6 MJ + slowdown 700 kJ",
         "runner-up (+93.2%): v100 on v100-sxm2-16gb, its dearest GPU type,: 19.9 MJ = energy 19.2 MJ + slowdown 700 kJ",
         "at its highest clock it would cost 13.4 MJ = energy 13.4 MJ",
-        "the network multiplies the price of slowdown 1.5",
+        "learned price of slowdown: 1.5 times the configured one",
     )
     assert detail_sentences(AnswerDetails()) == ()
+
+
+def test_a_learned_price_that_is_the_configured_one_is_left_out() -> None:
+    factors = {"slowdown": 1.0, "scarcity": 0.8, "waking": 1.0004, "energy": 1.31}
+    assert detail_sentences(AnswerDetails(factors=factors)) == (
+        "learned price of scarcity: 0.8 times the configured one",
+        "learned price of energy: 1.31 times the configured one",
+    )
+    assert detail_sentences(AnswerDetails(factors={"slowdown": 1.0})) == ()
 
 
 def test_the_document_has_a_row_for_each_option_and_null_where_nothing_was_weighed() -> None:

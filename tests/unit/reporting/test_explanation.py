@@ -25,7 +25,7 @@ from slurm_energy.domain.report import (
     ExplainRecord,
 )
 from slurm_energy.domain.script import ScriptFeatures
-from slurm_energy.reporting.energy_table import render_table
+from slurm_energy.reporting.energy_table import job_energy_text, render_table
 from slurm_energy.reporting.explanation import render_decisions, render_explain
 from slurm_energy.reporting.machine import render_csv, render_explain_json
 from slurm_energy.reporting.quantities import moment_text
@@ -113,7 +113,7 @@ def test_json_explanation_has_what_options_cost_and_the_factors_on_prices() -> N
     assert decision_json(make_story())["costs"] is None
     text = printed(render_explain, with_decision(details=details), width=240)
     assert "least cost: a100 at 1275 MHz: 1.02 MJ = energy 1 MJ + slowdown 20 kJ" in text
-    assert "the network multiplies the price of slowdown 1.5" in text
+    assert "learned price of slowdown: 1.5 times the configured one" in text
 
 
 def test_explanation_of_a_hint_alone_does_not_say_that_nothing_was_changed() -> None:
@@ -175,6 +175,32 @@ def test_a_job_without_a_reading_says_why(changes: dict[str, Any], text: str) ->
     assert text in next(line for line in shown.splitlines() if " 77 " in line)
     told = printed(lambda record, console: render_explain(record, console, ENDED), replace(make_story(), job=job))
     assert f"GPU energy {text}" in told
+
+
+@pytest.mark.parametrize(
+    ("changes", "host"),
+    [
+        ({"state": "PENDING", "ended_at_seconds": None, "started_at_seconds": None}, "not started"),
+        ({"state": "CANCELLED", "ended_at_seconds": ENDED - 30.0, "started_at_seconds": None}, "never ran"),
+        ({"state": "RUNNING", "ended_at_seconds": None}, "not measured: no GPU"),
+        ({"state": "COMPLETED", "ended_at_seconds": ENDED - 30.0}, "not measured: no GPU"),
+        ({"state": "COMPLETED", "ended_at_seconds": ENDED - 3600.0}, "not measured: no GPU"),
+        ({"state": None, "ended_at_seconds": None}, "not measured: no GPU"),
+        ({"gpu_count": 1, "ended_at_seconds": ENDED - 30.0}, "report on its way"),
+        ({"gpu_count": None, "ended_at_seconds": ENDED - 30.0}, "report on its way"),
+        ({"gpu_count": None, "ended_at_seconds": ENDED - 3600.0}, "no report"),
+        ({"host": EnergySum(joules=500.0, readings=1), "ended_at_seconds": ENDED - 30.0}, "500 J"),
+        ({"host": EnergySum(joules=None, readings=2, unknown_readings=2), "ended_at_seconds": ENDED - 30.0}, "unknown"),
+    ],
+)
+def test_no_report_is_awaited_of_a_job_without_gpus(changes: dict[str, Any], host: str) -> None:
+    times = {"gpu_count": 0, "started_at_seconds": ENDED - 4000.0}
+    job = make_job(**{"gpu": NO_READING, "host": EnergySum(joules=None), **times, **changes})
+    assert job_energy_text(job, job.host, ENDED).startswith(host)
+    shown = printed(lambda report, console: render_table(report, console, ENDED), make_report(job))
+    assert host in next(line for line in shown.splitlines() if " 77 " in line)
+    told = printed(lambda record, console: render_explain(record, console, ENDED), replace(make_story(), job=job))
+    assert f"host energy {host}" in told
 
 
 def test_the_error_is_told_part_by_part_with_what_it_covers() -> None:

@@ -1,3 +1,5 @@
+import json
+
 from slurm_energy.evaluation.gate.sheet import (
     STAGE_NAMES,
     FigureInterval,
@@ -6,6 +8,7 @@ from slurm_energy.evaluation.gate.sheet import (
     StageResult,
     StageVerdict,
 )
+from slurm_energy.reporting.candidates import _sheet_lines
 from slurm_energy.reporting.score_sheet import score_sheet_html, score_sheet_text
 
 
@@ -22,6 +25,7 @@ def make_sheet(*, stopped: bool = False) -> ScoreSheet:
                 score=0.8 if name != "logic" else None,
                 intervals={"saving in the twin": saving} if name == "twin" else {},
                 series={"real": (900.0, 950.0), "forecast": (910.0, 930.0)} if name == "impact" else {},
+                details=("clock bound <i>: proved, 12 rows",) if name == "logic" else (),
                 seconds=1.5,
             )
         )
@@ -67,3 +71,13 @@ def test_page_escapes_what_it_is_given_and_has_its_plots() -> None:
     assert page.count("<svg") == 3
     assert "HyperScore 105.2" in page
     assert "Stopped" in score_sheet_html(make_sheet(stopped=True))
+
+
+def test_what_was_checked_one_by_one_is_on_the_page_and_in_the_document_alone() -> None:
+    sheet = make_sheet()
+    shown = _sheet_lines({"passed": True, "sheet": json.loads(sheet.to_json())})
+    text = "\n".join([score_sheet_text(sheet), *shown])
+    assert "everything that there was" in text and "clock bound" not in text
+    assert "clock bound &lt;i&gt;: proved, 12 rows" in score_sheet_html(sheet)
+    assert "clock bound <i>: proved, 12 rows" in sheet.to_json()
+    assert ScoreSheet.from_json(sheet.to_json()) == sheet

@@ -70,5 +70,10 @@ def logic_result(candidate: CandidatePolicy, found: tuple[Proof, ...]) -> StageR
             "rows": float(rows),
             "candidate_faults": float(len(faults)),
         },
-        notes=tuple(f"{proof.name}: {'proved' if proof.holds else 'REFUTED'}, {proof.paths} rows" for proof in found),
+        notes=(f"{len(found) - len(broken)} of {len(found)} promises proved", *map(_line, broken)) if broken else (),
+        details=tuple(map(_line, found)),
     )
+
+
+def _line(proof: Proof) -> str:
+    return f"{proof.name}: {'proved' if proof.holds else 'REFUTED'}, {proof.paths} rows"

@@ -99,6 +99,9 @@ def test_refuted_promise_stops_every_candidate() -> None:
     assert passed.summary == "2 promises proved over 6 rows of the decision tables"
     assert stopped.verdict is StageVerdict.STOPPED
     assert "x = 1" in stopped.summary
+    assert (passed.notes, passed.details) == ((), ("a: proved, 3 rows", "a: proved, 3 rows"))
+    assert stopped.notes == ("1 of 2 promises proved", "a: REFUTED, 3 rows")
+    assert stopped.details == ("a: proved, 3 rows", "a: REFUTED, 3 rows")
 
 
 def test_learned_clock_is_what_the_promise_of_measured_clocks_speaks_of() -> None:

@@ -188,12 +188,12 @@ def test_notes_tell_the_cost_the_runner_up_and_the_factors_in_plain_text() -> No
     decision = guarded(policy_of({"slowdown_joules": log(2.0)}), submitted(), lab(), site(max_slowdown=1.9), SHORT)
     told = detail_sentences(decision.details)
     starts = [sentence.split(" ")[0] for sentence in told]
-    assert starts == ["least", "runner-up", "at", "the"]
+    assert starts == ["least", "runner-up", "at", "learned"]
     assert told[0].startswith("least cost: a100 at ")
     assert " = energy " in told[0] and " + host " in told[0] and " + slowdown " in told[0]
     assert "v100" in told[1] or "a40" in told[1]
     factor = exp(3.0 * tanh(log(2.0) / 3.0))
-    assert told[3] == (f"the network multiplies the price of slowdown {factor:.3g}")
+    assert told[3] == f"learned price of slowdown: {factor:.3g} times the configured one"
     assert costs(decision)["factors"]["slowdown"] == pytest.approx(factor, abs=1e-4)
     assert all(one.isascii() and one.isprintable() and len(one) <= 200 for one in (*told, *decision.notes))
 
