@@ -346,6 +346,8 @@ class PlacementRule:
 
     weighs_counts = False
     """Whether what `explained` returns may be compared between numbers of GPUs: every part of it is paid in joules."""
+    explains_later = False
+    """Whether `explained` returns the same when it is asked after the answer was given: nothing moves what is paid."""
 
     _adapter: "SubmissionAdapter | None" = None
     """Between the rule and Slurm's submissions; None in a simulated cluster."""

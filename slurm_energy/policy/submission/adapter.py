@@ -5,12 +5,12 @@ Slurm may start the job in others of its partitions, and takes any GPU type of o
 type on which the job can land, with room there alone, and its clock for that type goes with the job.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf, isfinite
 from random import Random
 
 from slurm_energy.domain.cluster import ClusterSnapshot
-from slurm_energy.domain.decision import AnswerDetails, ClockChoice, OptionCost, PolicyAnswer, Reason
+from slurm_energy.domain.decision import AnswerDetails, ClockChoice, DeferredDetails, OptionCost, PolicyAnswer, Reason
 from slurm_energy.domain.ids import GpuTypeName, PartitionName
 from slurm_energy.energy_model.operating_point import OperatingPoint
 from slurm_energy.policy.base import Case, CountCost
@@ -84,7 +84,8 @@ class _Question:
         self._free = site.free_gpus(case.snapshot, case.claimed_gpus)
         self._reasons: tuple[Reason, ...] = (Reason.POLICY,)
         self._notes: list[str] = []
-        self._details = AnswerDetails()
+        self._told: list[Callable[[], AnswerDetails]] = []
+        """What the rule says of the partitions: the first that says anything counts."""
         self._last: tuple[tuple[tuple[Candidate, ...], bool], JobOptions] | None = None
 
     def answer(self) -> PolicyAnswer:
@@ -96,10 +97,11 @@ class _Question:
         asked = self._job(arrival)
         routed = self._arrive(asked, arrival)
         named = self._named(asked, routing, routed) if case.may_route else None
+        clocks = tuple(self._clocks(named))
         return PolicyAnswer(
             partitions=named,
-            clocks=tuple(self._clocks(named)),
-            details=self._details,
+            clocks=clocks,
+            details=self._details(),
             reasons=self._reasons,
             notes=tuple(self._notes),
         )
@@ -145,7 +147,7 @@ class _Question:
             for one in idle
         }
         chosen = self._chosen(asked, options, places)
-        self._explain(asked, options, self._view(options, ()).only(sorted(_all(places)), self._gpus))
+        self._explain(asked, options, self._view(options, ()), sorted(_all(places)))
         if chosen is None:
             self._notes.append("the rule starts the job in no partition now: the choice is left to Slurm")
             return None
@@ -188,8 +190,7 @@ class _Question:
         options = self._landing(landing, is_sent=named is not None)
         places = [place for one in landing for place in self._site.of(one, one.gpu_types)]
         view, asked = self._view(options, places), self._job(options)
-        if not self._details.options:
-            self._explain(asked, options, view.only(places, self._gpus))
+        self._explain(asked, options, view, places)
         found: dict[GpuTypeName, OperatingPoint | None] = {}
         for candidate in landing:
             for name in candidate.gpu_types:
@@ -204,11 +205,28 @@ class _Question:
             if choice is not None:
                 yield choice
 
-    def _explain(self, asked: SubmittedJob, options: JobOptions, view: SnapshotView) -> None:
-        """Keep what the rule says of the partitions: each costs what its dearest GPU type does."""
+    def _explain(self, asked: SubmittedJob, options: JobOptions, view: SnapshotView, places: Sequence[int]) -> None:
+        """Keep what the rule says of places with room, unless it has said anything; later, where it can."""
+        if self._rule.explains_later:
+            self._told.append(lambda: self._explained(asked, options, view.only(places, self._gpus)))
+        elif not self._told:
+            found = self._explained(asked, options, view.only(places, self._gpus))
+            if found.options:
+                self._told.append(lambda: found)
+
+    def _details(self) -> AnswerDetails:
+        told = self._told
+        if not self._rule.explains_later:
+            return told[0]() if told else AnswerDetails()
+        return DeferredDetails(
+            lambda: next((found for found in (one() for one in told) if found.options), AnswerDetails())
+        )
+
+    def _explained(self, asked: SubmittedJob, options: JobOptions, view: SnapshotView) -> AnswerDetails:
+        """Return what the rule says of the partitions: each costs what its dearest GPU type does."""
         weighed = self._rule.explained(asked, view)
         if weighed is None or not weighed.costs:
-            return
+            return AnswerDetails()
         dearest: dict[PartitionName, OptionCost] = {}
         several: dict[PartitionName, int] = {}
         for cost in weighed.costs:
@@ -224,7 +242,7 @@ class _Question:
                 full_parts=cost.full_parts,
             )
         costs = sorted(dearest.values(), key=lambda one: one.joules)
-        self._details = AnswerDetails(options=tuple(costs), factors=weighed.factors)
+        return AnswerDetails(options=tuple(costs), factors=weighed.factors)
 
     def _landing(self, landing: tuple[Candidate, ...], *, is_sent: bool) -> JobOptions:
         if self._last is None or self._last[0] != (landing, is_sent):
