@@ -194,7 +194,8 @@ class PricedRule(TotalCostRule):
         super().__init__(None if isinstance(base, EnergyMode) else base)
         self.name, self.version = name, version
         self.routes = not is_by_mode
-        self.explains_later = is_by_mode and isinstance(look, Look)
+        self._is_still = is_by_mode and isinstance(look, Look)
+        """Whether nothing moves what a job pays."""
         self._mode = base if isinstance(base, EnergyMode) else None
         self._given = look
         self._source: PriceSource | None = None
@@ -251,7 +252,7 @@ class PricedRule(TotalCostRule):
         min_joules = self._min_joules(job, view, options)
         base = self._base(job, view, min_joules)
         found = _Terms(base, self._factors_of(job, view, options, look, min_joules))
-        if self.explains_later:
+        if self._is_still:
             self._last_terms = job, view, found
         return found
 
@@ -318,6 +319,13 @@ class PricedRule(TotalCostRule):
         if parts["scarcity"] > 0.0:
             shown["scarcity"] = float(factors.devices[place])
         return Explanation(costs, shown)
+
+    def explaining(self, job: WaitingJob, view: ClusterView) -> Callable[[], Explanation]:
+        """Return what works out the costs at the prices of now."""
+        if self._is_still:
+            return lambda: self.explained(job, view)
+        found = self.explained(job, view)
+        return lambda: found
 
     def _priced(self, job: WaitingJob, view: ClusterView) -> PricedJob:
         if self._mode is None:

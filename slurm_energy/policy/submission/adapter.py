@@ -8,6 +8,7 @@ type on which the job can land, with room there alone, and its clock for that ty
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf, isfinite
 from random import Random
+from typing import TYPE_CHECKING
 
 from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import AnswerDetails, ClockChoice, DeferredDetails, OptionCost, PolicyAnswer, Reason
@@ -21,6 +22,9 @@ from slurm_energy.policy.site.type_bound import default_candidate, lacks_runs_at
 from slurm_energy.policy.submission.options import JobOptions, landing_options, routing_options
 from slurm_energy.policy.submission.places import SitePlaces, point_at, site_of
 from slurm_energy.policy.submission.view import SnapshotView, SubmittedJob
+
+if TYPE_CHECKING:  # the base installation has no numpy
+    from slurm_energy.policy.rules.cost_table import Explanation
 
 _SEED = 0
 
@@ -84,7 +88,7 @@ class _Question:
         self._free = site.free_gpus(case.snapshot, case.claimed_gpus)
         self._reasons: tuple[Reason, ...] = (Reason.POLICY,)
         self._notes: list[str] = []
-        self._told: list[Callable[[], AnswerDetails]] = []
+        self._told: list[tuple[JobOptions, Callable[[], Explanation | None]]] = []
         """What the rule says of the partitions: the first that says anything counts."""
         self._last: tuple[tuple[tuple[Candidate, ...], bool], JobOptions] | None = None
 
@@ -206,27 +210,20 @@ class _Question:
                 yield choice
 
     def _explain(self, asked: SubmittedJob, options: JobOptions, view: SnapshotView, places: Sequence[int]) -> None:
-        """Keep what the rule says of places with room, unless it has said anything; later, where it can."""
-        if self._rule.explains_later:
-            self._told.append(lambda: self._explained(asked, options, view.only(places, self._gpus)))
-        elif not self._told:
-            found = self._explained(asked, options, view.only(places, self._gpus))
-            if found.options:
-                self._told.append(lambda: found)
+        """Keep what works out what the rule says of places, as if they alone had room."""
+        self._told.append((options, self._rule.explaining(asked, view.only(places, self._gpus))))
 
     def _details(self) -> AnswerDetails:
-        told = self._told
-        if not self._rule.explains_later:
-            return told[0]() if told else AnswerDetails()
-        return DeferredDetails(
-            lambda: next((found for found in (one() for one in told) if found.options), AnswerDetails())
-        )
+        """Return what the rule says of the partitions, worked out when it is read: the job does not wait for it."""
+        return DeferredDetails(self._found_details)
 
-    def _explained(self, asked: SubmittedJob, options: JobOptions, view: SnapshotView) -> AnswerDetails:
-        """Return what the rule says of the partitions: each costs what its dearest GPU type does."""
-        weighed = self._rule.explained(asked, view)
-        if weighed is None or not weighed.costs:
-            return AnswerDetails()
+    def _found_details(self) -> AnswerDetails:
+        weighed = ((options, explain()) for options, explain in self._told)
+        said = ((options, one) for options, one in weighed if one is not None and one.costs)
+        return next((self._of_partitions(options, one) for options, one in said), AnswerDetails())
+
+    def _of_partitions(self, options: JobOptions, weighed: "Explanation") -> AnswerDetails:
+        """Return what is weighed by partition: each costs what its dearest GPU type does."""
         dearest: dict[PartitionName, OptionCost] = {}
         several: dict[PartitionName, int] = {}
         for cost in weighed.costs:

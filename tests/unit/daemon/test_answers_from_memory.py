@@ -3,6 +3,7 @@
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -31,6 +32,9 @@ from slurm_energy.policy.gnn.priced_answers import PricedAnswers, PricedRule
 from slurm_energy.policy.gnn.serving import PricedPolicy
 from slurm_energy.policy.guard import Guard
 from slurm_energy.policy.guard.answer import checked_answer
+from slurm_energy.policy.placement import PlacementRule
+from slurm_energy.policy.registry import create_policy
+from slurm_energy.policy.rules.total_cost import TotalCostRule
 from slurm_energy.policy.submission.adapter import SubmissionAdapter
 from slurm_energy.wire.codec import Message, encode
 from slurm_energy.wire.messages import SubmittedFields, decision_reply
@@ -51,7 +55,7 @@ class EachAnew:
     def decide(self, case: Case) -> PolicyAnswer:
         priced_answers._prepared.clear()
         rule = PricedRule(self._answers.look, self._answers.default_mode, version=self.version)
-        rule.explains_later = False
+        rule._is_still = False
         return SubmissionAdapter(self._answers.configured).answer(rule, case)
 
 
@@ -84,9 +88,9 @@ def random_job(random: Random) -> SubmittedFields:
         user_id=random.choice((0, 1000, 1001)),
         name=random.choice(("known", "short", "other")),
         partitions=random.choice(((), (), (PartitionName("p0"),), (PartitionName("p0"), PartitionName("p1")))),
-        time_limit_minutes=random.choice((None, 5.0, 60.0, float(random.randint(1, 8000)))),
+        time_limit_minutes=random.choice((None, 60.0, 60.0, float(random.randint(1, 8000)))),
         tres_per_node=random.choice(("gres:gpu:1", "gres:gpu:2", "gres:gpu:8", "gres:gpu:a100:1", "")),
-        max_slowdown=random.choice((None, None, 0.02, 0.3)),
+        max_slowdown=random.choice((None, 0.02, 0.5, 0.9)),
         deadline=random.choice((None, None, None, str(int(NOW) + 9000))),
         quiet=random.random() < 0.1,
         open=random.choice((None, True, False)),
@@ -117,15 +121,37 @@ def told(decided: Decided) -> tuple[object, ...]:
     return (decided, *replies, decision_line(decided.decision, decided.job))
 
 
-def test_what_is_kept_and_put_off_changes_no_decision_note_or_record() -> None:
-    random, differing, explained = Random(11), 0, 0
-    policy = load_policy(chosen_policy(Config()).config)
-    assert isinstance(policy, PricedPolicy)
-    for _ in range(JOBS // JOBS_OF_A_SNAPSHOT):
-        config, snapshot = chosen_policy(random_site(random)).config, random_snapshot(random)
-        policy.warm_up(snapshot)
-        answers = policy.detached()
+def at_prices() -> Callable[[Config, ClusterSnapshot], tuple[Policy, Policy]]:
+    network = load_policy(chosen_policy(Config()).config)
+    assert isinstance(network, PricedPolicy)
+
+    def make(_config: Config, snapshot: ClusterSnapshot) -> tuple[Policy, Policy]:
+        network.warm_up(snapshot)
+        answers = network.detached()
         assert answers is not None
+        return answers, EachAnew(answers)
+
+    return make
+
+
+def by_total_cost() -> Callable[[Config, ClusterSnapshot], tuple[Policy, Policy]]:
+    def make(config: Config, _snapshot: ClusterSnapshot) -> tuple[Policy, Policy]:
+        config = replace(config, policy=replace(config.policy, name="total-cost"))
+        served, at_once = create_policy(config), create_policy(config)
+        assert isinstance(at_once, TotalCostRule)
+        at_once.explaining = partial(PlacementRule.explaining, at_once)  # type: ignore[method-assign, assignment]
+        return served, at_once
+
+    return make
+
+
+@pytest.mark.parametrize("policies_of", [at_prices, by_total_cost])
+def test_what_is_kept_and_put_off_changes_no_decision_note_or_record(
+    policies_of: Callable[[], Callable[[Config, ClusterSnapshot], tuple[Policy, Policy]]],
+) -> None:
+    random, differing, explained, policies = Random(11), 0, 0, policies_of()
+    for _ in range(JOBS // JOBS_OF_A_SNAPSHOT):
+        config, snapshot = random_site(random), random_snapshot(random)
 
         def decider(asked: Policy, config: Config = config) -> Decider:
             numbers = count()
@@ -133,7 +159,7 @@ def test_what_is_kept_and_put_off_changes_no_decision_note_or_record() -> None:
 
         known = Known(snapshot=snapshot, history=random_history(random), user=KnownUser())
         jobs = [random_job(random) for _ in range(JOBS_OF_A_SNAPSHOT)]
-        served, anew = decider(answers), decider(EachAnew(answers))
+        served, anew = map(decider, policies(config, snapshot))
         at_once = [served.decide(job, known, NOW) for job in jobs]  # what is put off is read after the last of them
         for job, decided in zip(jobs, at_once, strict=True):
             assert told(decided) == told(anew.decide(job, known, NOW)), job
