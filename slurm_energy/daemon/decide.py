@@ -211,7 +211,8 @@ def job_request(job: SubmittedFields, now_seconds: float, user_name: str | None 
         submitted_at_seconds=now_seconds,
         script=job.script,
     )
-    request = replace(request, **_counts(job, request))
+    counts = _counts(job, request)
+    request = replace(request, **counts) if counts else request
     return UnderstoodJob(request=request, complaints=tuple(complaints))
 
 

@@ -133,10 +133,15 @@ class LocalVerbs:
                 reuse_names=None if has_candidate else state.names_with_runs.for_reply(decided.job),
             )
         )
-        if milliseconds:
-            basis = self._basis(decided.job.user_id, decided.job.name, decided.job.script)
-            state.reusable.keep(decided, fields, basis, reply, time.monotonic(), milliseconds)
-        return Answer([reply], self._given(decided, received, fields))
+        worked = received.cpu_milliseconds()
+
+        def afterwards() -> None:
+            if milliseconds:
+                basis = self._basis(decided.job.user_id, decided.job.name, decided.job.script)
+                state.reusable.keep(decided, fields, basis, reply, time.monotonic(), milliseconds)
+            self._given(decided, received, fields, milliseconds=worked)()
+
+        return Answer([reply], afterwards)
 
     def _as_like(self, like: LikeDecision, received: Received, fields: Mapping[str, str]) -> Answer:
         """Return the decision on a like job as that of this one, which is recorded once it is on its way."""
@@ -201,6 +206,7 @@ class LocalVerbs:
             self._state.counters["decisions"] += 1
             assignment = self._assignment(serving, decided, worked, fields, is_new=reused_from is None)
             self._state.decision_counts.decided(decided.decision.mode, decided.decision.reasons, took)
+            decided.decision.details.options  # noqa: B018  # worked out here, and not by the journal's thread
             self._state.journal.append(lambda: decision_line(decided.decision, decided.job, assignment))
             logger.info(
                 "decision %s decision_id=%s uid=%d policy=%s mode=%s partitions=%s clocks=%d reasons=%s seconds=%.4f",

@@ -1,6 +1,6 @@
 """What a policy decides for one job, why, and the entry that carries it to the nodes."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal
@@ -180,6 +180,66 @@ class AnswerDetails:
     """Shares of what a network looked at, by group."""
     preference: Mapping[str, float] = field(default_factory=dict)
     """Probability of each partition under a network of options."""
+
+
+class DeferredDetails(AnswerDetails):
+    """Details that are worked out when they are first read: what a submission is answered does not need them.
+
+    Equal to, written and pickled as the details that they stand for.
+    """
+
+    __slots__ = ("_found", "_make")
+
+    _make: Callable[[], AnswerDetails] | None
+    _found: AnswerDetails
+
+    def __init__(self, make: Callable[[], AnswerDetails]) -> None:
+        """Take what works them out; it is called once, and must not raise."""
+        object.__setattr__(self, "_make", make)
+
+    @property
+    def found(self) -> AnswerDetails:
+        """The details themselves."""
+        make = self._make
+        if make is not None:
+            object.__setattr__(self, "_found", make())
+            object.__setattr__(self, "_make", None)  # what it was worked out from is let go
+        return self._found
+
+    @property
+    def options(self) -> tuple[OptionCost, ...]:
+        """See `AnswerDetails`."""
+        return self.found.options
+
+    @property
+    def factors(self) -> Mapping[str, float]:
+        """See `AnswerDetails`."""
+        return self.found.factors
+
+    @property
+    def attention(self) -> Mapping[str, float]:
+        """See `AnswerDetails`."""
+        return self.found.attention
+
+    @property
+    def preference(self) -> Mapping[str, float]:
+        """See `AnswerDetails`."""
+        return self.found.preference
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, DeferredDetails):
+            return self.found == other.found
+        return self.found == other
+
+    def __hash__(self) -> int:
+        return hash(self.found)
+
+    def __reduce__(self) -> tuple[Callable[[AnswerDetails], AnswerDetails], tuple[AnswerDetails]]:
+        return _same, (self.found,)
+
+
+def _same(details: AnswerDetails) -> AnswerDetails:
+    return details
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ A clock is chosen only for types that also have measured curves (`curves.json`).
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import inf, isfinite
 
 from slurm_energy.domain.ids import GpuTypeName
@@ -311,6 +312,7 @@ def gpu_type_from_device_name(name: str) -> GpuTypeName | None:
     return _BY_DEVICE_NAME.get(_folded(name))
 
 
+@lru_cache(maxsize=1024)
 def gpu_type_from_slurm_type(slurm_type: str) -> GpuTypeName | None:
     """Return the catalogue name for a GRES type; None if unknown.
 

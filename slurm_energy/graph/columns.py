@@ -27,8 +27,8 @@ class Scaler:
         self.names = tuple(feature.name for feature in features)
         self.width = len(self.names)
         self._scale = np.array([feature.scale for feature in features], dtype=np.float64)
-        self._flags = np.array([feature.form == "flag" for feature in features], dtype=bool)
-        self._logs = np.array([feature.form == "log" for feature in features], dtype=bool)
+        self._flags = np.flatnonzero([feature.form == "flag" for feature in features])
+        self._logs = np.flatnonzero([feature.form == "log" for feature in features])
 
     def scaled(self, rows: Sequence[Sequence[float]] | NDArray[np.float64]) -> Floats:
         """Return the columns of raw rows; what is not finite becomes 0.
@@ -43,7 +43,7 @@ class Scaler:
         logs = self._logs
         scaled[:, logs] = np.log1p(np.maximum(scaled[:, logs], 0.0)) / 4.0
         scaled[:, self._flags] = values[:, self._flags] != 0.0
-        return np.clip(scaled, -LARGEST, LARGEST).astype(np.float32)
+        return np.minimum(np.maximum(scaled, -LARGEST), LARGEST).astype(np.float32)
 
 
 class ColumnStore:

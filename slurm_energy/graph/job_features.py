@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from math import isfinite, nan
+from math import isfinite, isnan, nan
 from statistics import fmean
 from typing import NamedTuple
 
@@ -35,7 +35,8 @@ MOVING = (
     "dependents",
 )
 """Columns that change although the job does not."""
-MOVING_COLUMNS = np.array([column(TASK, name) for name in MOVING])
+_MOVING_PLACES = tuple(column(TASK, name) for name in MOVING)
+MOVING_COLUMNS = np.array(_MOVING_PLACES)
 _MOVING_SCALER = Scaler([TASK[index] for index in MOVING_COLUMNS])
 RUNNING_STATES = frozenset({"RUNNING", "SUSPENDED"})
 """A suspended job keeps its devices."""
@@ -234,10 +235,21 @@ def submitted_vector(
         compute_share(kind),
         matrix_size(kind),
     ]
+    expected = 0.0 if isnan(estimate) else max(0.0, estimate)
+    left = nan if deadline is None else max(0.0, deadline - now_seconds)
+    moving = (
+        0.0,
+        (left - expected) / (left + expected) if left + expected > 0.0 else nan,
+        max(0.0, now_seconds - (job.submitted_at_seconds or now_seconds)),
+        nan,
+        nan,
+        facts.user_shares.get(job.user_id, 0.0),
+        estimate,
+        0.0,
+    )
+    for index, value in zip(_MOVING_PLACES, moving, strict=True):
+        row[index] = value
     vector: Floats = TASK_SCALER.scaled([row])[0]
-    times = (job.submitted_at_seconds or now_seconds, nan, 0.0, raw(deadline), estimate)
-    queue = (0.0, facts.user_shares.get(job.user_id, 0.0), estimate, 0.0)
-    vector[MOVING_COLUMNS] = moving_columns(np.array([times]), np.array([queue]), now_seconds, 0.0)[0]
     return vector
 
 

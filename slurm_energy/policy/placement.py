@@ -5,7 +5,7 @@ A rule decides on a *place*: one kind of GPU (or CPU) inside one partition. It i
 real.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from enum import StrEnum
@@ -425,6 +425,14 @@ class PlacementRule:
     ) -> "Explanation | None":
         """Return what the job would cost in each place with room; None for a rule that weighs no costs."""
         return None
+
+    def explaining(self, job: WaitingJob, view: ClusterView) -> "Callable[[], Explanation | None]":
+        """Return what works out `explained` as it is now, whenever it is called; a rule whose prices move does it here.
+
+        The view is one of a submission, which stays as it is.
+        """
+        found = self.explained(job, view)
+        return lambda: found
 
     def rerouted(self, view: ClusterView) -> Mapping[int, "Reroute"]:  # noqa: ARG002  # the hook's form
         """Return by job id where jobs that wait shall wait from now on; asked as often as `control`."""

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from slurm_energy.domain.job import GpuDemand
 from slurm_energy.errors import ValueRangeError
@@ -68,6 +69,7 @@ def gpu_demands(request: TresRequest) -> tuple[GpuDemand, ...]:
     return tuple(_times(demand, nodes, nodes_upper * sockets) for demand in parse_gpus(request.per_socket))
 
 
+@lru_cache(maxsize=512)
 def parse_gpus(text: str) -> tuple[GpuDemand, ...]:
     """Return the GPUs in a list of TRES or GRES, as written: `gres:gpu:2`, `gres/gpu:a100=2,gres/gpu=2`, `gpu`.
 

@@ -6,6 +6,7 @@ process (daemon/remote_policy.py).
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from math import inf, nan
 from random import Random
@@ -45,6 +46,8 @@ REFRESH_SECONDS = 600.0
 """Between two looks at the cluster's state."""
 _prepared: list[tuple[Sequence[PlaceInfo], Prepared[CostTable]]] = []
 """Tables of the places that were seen last: each look at the cluster makes another policy, of the same places."""
+_served: "list[tuple[PricedAnswers, SubmissionAdapter, PricedRule]]" = []
+"""What gave the last answers: the next job's rule begins as that one did."""
 _Array = NDArray[np.float32]
 SLOPE = 0.1
 """Of the head's units below 0. With 0, a few rounds of noisy bills push every unit below it in all states, where it has
@@ -137,6 +140,25 @@ class _Factors(NamedTuple):
     """By place."""
 
 
+class _Terms(NamedTuple):
+    """What a job pays now in places of one view, without the network and with it."""
+
+    base: Prices
+    factors: _Factors
+
+
+@dataclass(slots=True)
+class _AtPlaces:
+    """What of a look does not depend on the job, for the places of a view."""
+
+    places: Sequence[PlaceInfo] = ()
+    look: Look | None = None
+    partition_of_place: list[int] = field(default_factory=list)
+    device_raw: _Array | None = None
+    """What `devices` was worked out from."""
+    devices: FloatArray | None = None
+
+
 class PricedRule(TotalCostRule):
     """Pays what `total-cost` pays, times what a network says; an untrained network changes nothing.
 
@@ -172,15 +194,26 @@ class PricedRule(TotalCostRule):
         super().__init__(None if isinstance(base, EnergyMode) else base)
         self.name, self.version = name, version
         self.routes = not is_by_mode
+        self._is_still = is_by_mode and isinstance(look, Look)
+        """Whether nothing moves what a job pays."""
         self._mode = base if isinstance(base, EnergyMode) else None
         self._given = look
         self._source: PriceSource | None = None
         self._refresh_seconds = refresh_seconds
         self._next_look = -inf
         self._look = look if isinstance(look, Look) else None
-        self._partition_of_place: list[int] = []
+        self._at_places = _AtPlaces()
+        """Shared by the rules of one look."""
+        self._last_terms: tuple[WaitingJob, ClusterView, _Terms] | None = None
+        """Of the question before, which is often of the same room; by mode alone, where nothing moves in between."""
         self._factors: dict[float, _Factors] = {}
         """By the job's energy, on which they depend; kept where the rule is made for one job, asked several times."""
+
+    def for_one_job(self) -> "PricedRule":
+        """Return the rule as it began, for another job; by mode and at a given look nothing goes from job to job."""
+        rule = copy(self)
+        rule._factors, rule._last_terms = {}, None
+        return rule
 
     def begin(self, view: ClusterView, random: Random) -> None:
         """Begin with an empty graph; a look that is given stays."""
@@ -195,10 +228,7 @@ class PricedRule(TotalCostRule):
         Raises:
             PolicyError: the network's prices are not finite.
         """
-        look = self.present_look(job, view)
-        min_joules = self._min_joules(job, view, options)
-        base = self._base(job, view, min_joules)
-        factors = self._factors_of(job, view, options, look, min_joules)
+        base, factors = self._terms(job, view, options)
         if self._mode is None:  # what follows what arrivals would take at it is left alone: at another they would not
             own = self.place_watts(view)
             device_watts = (base.device_watts - own) * factors.devices + own
@@ -213,6 +243,18 @@ class PricedRule(TotalCostRule):
             opened_nodes=base.opened_nodes * by_price["opened_nodes"],
             waking=base.waking * by_price["waking"],
         )
+
+    def _terms(self, job: WaitingJob, view: ClusterView, options: CostTable) -> _Terms:
+        last = self._last_terms
+        if last is not None and last[0] is job and _is_priced_alike(last[1], view, job):
+            return last[2]
+        look = self.present_look(job, view)
+        min_joules = self._min_joules(job, view, options)
+        base = self._base(job, view, min_joules)
+        found = _Terms(base, self._factors_of(job, view, options, look, min_joules))
+        if self._is_still:
+            self._last_terms = job, view, found
+        return found
 
     def base_prices(self, job: WaitingJob, view: ClusterView, options: CostTable) -> Prices:
         """Return what the job would pay without the network."""
@@ -246,12 +288,15 @@ class PricedRule(TotalCostRule):
         source = self._source
         if source is not None and view.now_seconds >= self._next_look:
             source.follow(view.snapshot_without(job))
-            self._look, self._partition_of_place = source.look, []
+            self._look = source.look
             self._next_look = view.now_seconds + self._refresh_seconds
         assert self._look is not None
-        if not self._partition_of_place:
+        known = self._at_places
+        if known.look is not self._look or known.places is not view.places:
             index = self._look.cluster_facts.partition_index
-            self._partition_of_place = [index.get(PartitionName(place.partition), -1) for place in view.places]
+            numbers = [index.get(PartitionName(place.partition), -1) for place in view.places]
+            known.places, known.look, known.partition_of_place = view.places, self._look, numbers
+            known.device_raw = known.devices = None
         return self._look
 
     def explained(self, job: WaitingJob, view: ClusterView) -> Explanation:
@@ -260,8 +305,7 @@ class PricedRule(TotalCostRule):
         if not costs:
             return Explanation((), {})
         options = self._options(job, view)
-        min_joules = self._min_joules(job, view, options)
-        base, factors = self._base(job, view, min_joules), self._factors_of(job, view, options, self._look, min_joules)
+        base, factors = self._terms(job, view, options)
         parts, place = costs[0].parts, costs[0].place
         priced = {
             "time": base.time_watts > 0.0,
@@ -275,6 +319,13 @@ class PricedRule(TotalCostRule):
         if parts["scarcity"] > 0.0:
             shown["scarcity"] = float(factors.devices[place])
         return Explanation(costs, shown)
+
+    def explaining(self, job: WaitingJob, view: ClusterView) -> Callable[[], Explanation]:
+        """Return what works out the costs at the prices of now."""
+        if self._is_still:
+            return lambda: self.explained(job, view)
+        found = self.explained(job, view)
+        return lambda: found
 
     def _priced(self, job: WaitingJob, view: ClusterView) -> PricedJob:
         if self._mode is None:
@@ -304,10 +355,7 @@ class PricedRule(TotalCostRule):
             return found
         job_raw, device_raw = self.raw_prices(job, self._columns(job, view, options, look, min_joules), look)
         own = price_factors(job_raw)
-        # A partition that is newer than the look has no price of its own.
-        devices: FloatArray = np.append(price_factors(device_raw), np.float32(1.0))[self._partition_of_place].astype(
-            np.float64
-        )
+        devices = self._device_factors(device_raw)
         if not (np.isfinite(own).all() and np.isfinite(devices).all()):
             raise PolicyError("the network's prices are not finite")
         factors = _Factors(dict(zip(JOB_PRICES, own.astype(np.float64).tolist(), strict=True)), devices)
@@ -315,13 +363,21 @@ class PricedRule(TotalCostRule):
             self._factors[min_joules] = factors
         return factors
 
+    def _device_factors(self, device_raw: _Array) -> FloatArray:
+        known = self._at_places
+        if known.devices is None or known.device_raw is not device_raw:
+            # A partition that is newer than the look has no price of its own.
+            by_partition = np.append(price_factors(device_raw), np.float32(1.0))
+            known.device_raw, known.devices = device_raw, by_partition[known.partition_of_place].astype(np.float64)
+        return known.devices
+
     def _columns(self, job: WaitingJob, view: ClusterView, options: CostTable, look: Look, min_joules: float) -> Floats:
         """Return the columns that the prices of a job depend on, [PRICED_JOB]."""
         watts = self.settings.time_watts if self._mode is None else self._of_mode(job, view).time_watts
         time_weight = watts / (watts + options.min_watts) if watts > 0.0 else 0.0
         own = job_columns(job, view, look.cluster_facts.facts, (time_weight, 1.0 - time_weight))
         relative = self._relative_joules(job, view, look, min_joules)
-        return np.append(own, np.array([view.criticality(job), relative], dtype=np.float32))
+        return np.concatenate((own, np.array((view.criticality(job), relative), dtype=np.float32)))
 
     def _relative_joules(self, job: WaitingJob, view: ClusterView, look: Look, min_joules: float) -> float:
         if look.mean_joules is None:
@@ -351,8 +407,22 @@ class PricedAnswers:
         Raises:
             PolicyError: the network's prices are not finite.
         """
-        rule = PricedRule(self.look, self.default_mode, version=self.version)
-        return SubmissionAdapter(self.configured).answer(rule, case)
+        if not _served or _served[0][0] is not self:
+            rule = PricedRule(self.look, self.default_mode, version=self.version)
+            _served[:] = [(self, SubmissionAdapter(self.configured), rule)]
+        _, adapter, rule = _served[0]
+        return adapter.answer(rule.for_one_job(), case)
+
+
+def _is_priced_alike(one: ClusterView, other: ClusterView, job: WaitingJob) -> bool:
+    """Return whether a job pays the same in two views of one submission: the same options, open places and room."""
+    return (
+        one.now_seconds == other.now_seconds
+        and one.free_gpus is other.free_gpus
+        and one.options(job) is other.options(job)
+        and one.allowed_places(job) == other.allowed_places(job)
+        and one.room(job) == other.room(job)
+    )
 
 
 def _options(places: Sequence[PlaceInfo], table: OptionTable) -> CostTable:

@@ -29,6 +29,7 @@ from slurm_energy.policy.base import Case, CountCost, CountingPolicy, Policy
 from slurm_energy.policy.guard.answer import CheckedAnswer, checked_answer, plain_note
 from slurm_energy.policy.guard.clocks import allowed_clock, expected_runtime, slowdown_room, unknown_reasons
 from slurm_energy.policy.guard.explanation import (
+    Unchanged,
     announcement,
     comparison_notes,
     count_text,
@@ -170,7 +171,7 @@ class Guard:
         def as_placed(one: Case) -> Case:
             """Return a case at the site, with what runs say of work on so many GPUs."""
             known = None if work is None or not learns else work.for_gpus(one.job.gpu_count)
-            placed = at_site(replace(one, work=known), self._config)
+            placed = at_site(one if known is one.work else replace(one, work=known), self._config)
             return placed if site_clocks is None else with_site_clocks(placed, site_clocks, self._config.guard)
 
         counted = with_chosen_count(
@@ -199,22 +200,13 @@ class Guard:
         if missing and not case.candidates:
             return replace(decision, reasons=(Reason.UNKNOWN_PARTITION, *_own_clock(job)), notes=missing)
         outcome = self._ask(policy, case)
-        if outcome.changes_nothing:
-            outcome = _with_reasons_unchanged(outcome, case)
+        why = _why_unchanged(outcome, case) if outcome.changes_nothing else Unchanged(reasons=())
         outcome = replace(
             outcome,
-            reasons=(*counted.reasons, *outcome.reasons),
-            notes=(*counted.notes, *outcome.notes, *missing),
+            reasons=(*counted.reasons, *outcome.reasons, *why.reasons),
+            notes=(*counted.notes, *outcome.notes, *why.notes, *missing),
         )
-        estimate = expected_runtime(case, self._config.guard)
-        decision = replace(
-            decision,
-            estimate=estimate,
-            opens=is_opened(job, self._config.routing),
-            offer=offer,
-            slowdown=slowdown_basis(case),
-        )
-        return self._decision(decision, counted, outcome)
+        return self._decision(decision, counted, outcome, offer)
 
     def _offer(self, case: Case, as_placed: Callable[[Case], Case]) -> OpenOffer | None:
         """Return what leaving its partition open would have given a job that names one; None where it is open."""
@@ -303,7 +295,9 @@ class Guard:
             reasons, notes = (*reasons, *verdict.reasons), (*notes, *verdict.notes, *both_sides)
         return _Outcome(clocks=tuple(clocks), reasons=reasons, notes=notes)
 
-    def _decision(self, decision: EnergyDecision, counted: CountedCase, outcome: _Outcome) -> EnergyDecision:
+    def _decision(
+        self, decision: EnergyDecision, counted: CountedCase, outcome: _Outcome, offer: OpenOffer | None
+    ) -> EnergyDecision:
         case = counted.case
         reasons = tuple(dict.fromkeys(outcome.reasons)) or (Reason.POLICY,)  # a policy that gives none is one still
         notes = tuple(dict.fromkeys(plain_note(note) for note in outcome.notes))
@@ -316,44 +310,39 @@ class Guard:
         left = (None, outcome.clocks, None)
         moves, quiet = outcome.partitions is not None, case.job.options.quiet
         line_in_place = explanation(*left, case.shown_names, count=count, observed=observed) if moves else ""
-        given = replace(
-            decision,
-            reasons=(Reason.OBSERVE_ONLY, *reasons) if observed else reasons,
-            notes=(line, *notes) if observed and line else notes,
-            details=outcome.details,
-            message="" if quiet else line,
-            message_in_place="" if quiet else line_in_place,
-        )
-        if decision.offer is not None:
-            text = plain_note(offer_text(decision.offer, ",".join(case.job.partitions)))
-            given = replace(given, notes=(*given.notes, text))
-            if not quiet:
-                given = replace(given, message=joined_line(given.message, text))
+        notes = (line, *notes) if observed and line else notes
+        message, announced, announced_in_place = "" if quiet else line, "", ""
+        if offer is not None:
+            text = plain_note(offer_text(offer, ",".join(case.job.partitions)))
+            notes = (*notes, text)
+            message = message if quiet else joined_line(message, text)
         # A site that observes for a while has nothing to say to people who did not ask for it.
         if not quiet and (not observed or case.job.options.mode is EnergyMode.OBSERVE):
             own = case.work is not None and bool(case.work.runs_by_type)
             by_runs = own and (not counted.changes or (case.scaling is not None and case.scaling.is_measured))
-            given = replace(
-                given,
-                announcement=announcement(*chosen, counts=counted.changes, observed=observed, by_own_runs=by_runs),
-                announcement_in_place=announcement(
-                    *left, counts=counted.changes, observed=observed, by_own_runs=by_runs
-                )
-                if moves
-                else "",
-            )
-            if decision.offer is not None:
-                also = offer_announcement(decision.offer)
-                given = replace(given, announcement=joined_line(given.announcement, also))
-        if observed:
-            return given
+            announced = announcement(*chosen, counts=counted.changes, observed=observed, by_own_runs=by_runs)
+            if moves:
+                announced_in_place = announcement(*left, counts=counted.changes, observed=observed, by_own_runs=by_runs)
+            if offer is not None:
+                announced = joined_line(announced, offer_announcement(offer))
         return replace(
-            given,
-            partitions=outcome.partitions,
-            clocks=outcome.clocks,
-            prefer=outcome.prefer,
-            gpus=counted.gpus,
-            trial_bounds=outcome.trial_bounds,
+            decision,
+            partitions=None if observed else outcome.partitions,
+            clocks=() if observed else outcome.clocks,
+            prefer=None if observed else outcome.prefer,
+            gpus=None if observed else counted.gpus,
+            trial_bounds={} if observed else outcome.trial_bounds,
+            reasons=(Reason.OBSERVE_ONLY, *reasons) if observed else reasons,
+            notes=notes,
+            details=outcome.details,
+            estimate=expected_runtime(case, self._config.guard),
+            opens=is_opened(case.job, self._config.routing),
+            offer=offer,
+            slowdown=slowdown_basis(case),
+            message=message,
+            message_in_place="" if quiet else line_in_place,
+            announcement=announced,
+            announcement_in_place=announced_in_place,
         )
 
 
@@ -367,10 +356,8 @@ def _count_costs(policy: Policy, cases: Sequence[Case]) -> Sequence[CountCost]:
         return ()
 
 
-def _with_reasons_unchanged(outcome: _Outcome, case: Case) -> _Outcome:
-    """Return an outcome that changes nothing with the reasons for that."""
-    why = why_unchanged(landing_on(case.candidates, None), case, outcome.reasons)
-    return replace(outcome, reasons=(*outcome.reasons, *why.reasons), notes=(*outcome.notes, *why.notes))
+def _why_unchanged(outcome: _Outcome, case: Case) -> Unchanged:
+    return why_unchanged(landing_on(case.candidates, None), case, outcome.reasons)
 
 
 def _own_clock(job: JobRequest) -> tuple[Reason, ...]:

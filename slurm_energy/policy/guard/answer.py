@@ -1,13 +1,23 @@
 """What a policy returned, not trusted: parsed into plain safe values, or refused as a whole."""
 
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from slurm_energy.domain.decision import MAX_CLOCK_MHZ, AnswerDetails, OptionCost, PolicyAnswer, Reason
+from slurm_energy.domain.decision import (
+    MAX_CLOCK_MHZ,
+    AnswerDetails,
+    DeferredDetails,
+    OptionCost,
+    PolicyAnswer,
+    Reason,
+)
 from slurm_energy.domain.ids import GpuTypeName, PartitionName
 from slurm_energy.errors import PolicyError
 from slurm_energy.forms import is_feature_name
+
+logger = logging.getLogger(__name__)
 
 _MAX_NOTES = 16
 _MAX_NOTE_LENGTH = 200
@@ -63,6 +73,8 @@ def _details(details: object) -> AnswerDetails:
     """Return the details in plain values; an option or a figure that is none is left out."""
     if not isinstance(details, AnswerDetails):
         return AnswerDetails()
+    if isinstance(details, DeferredDetails):
+        return DeferredDetails(lambda: _found_details(details))
     options = (_option(one) for one in _tuple("options", details.options, 1024)[:_MAX_OPTIONS])
     return AnswerDetails(
         options=tuple(one for one in options if one is not None),
@@ -70,6 +82,15 @@ def _details(details: object) -> AnswerDetails:
         attention=_figures(details.attention),
         preference=_figures(details.preference),
     )
+
+
+def _found_details(details: DeferredDetails) -> AnswerDetails:
+    """Return what a decision that was given is explained by; nothing where that fails."""
+    try:
+        return _details(details.found)
+    except Exception:
+        logger.exception("a decision cannot be explained")
+        return AnswerDetails()
 
 
 def _option(option: object) -> OptionCost | None:

@@ -1,6 +1,6 @@
 """The option of the least total cost: devices, hosts, waking nodes, time, slowdown and scarcity, each at a price."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from heapq import heappop, heappush
 from math import inf
@@ -201,9 +201,14 @@ class TotalCostRule(PlacementRule):
 
     def explained(self, job: WaitingJob, view: ClusterView) -> Explanation:
         """Return the costs of the places with room."""
+        return TotalCostRule.explaining(self, job, view)()
+
+    def explaining(self, job: WaitingJob, view: ClusterView) -> Callable[[], Explanation]:
+        """Take the prices of now, and return what works out the costs at them."""
         options = self._options(job, view)
         asked = self._priced(job, view)._replace(spare_watts=inf)
-        return Explanation(options.place_costs(asked, self.prices(job, view, options), view.room(job), view), {})
+        prices = self.prices(job, view, options)
+        return lambda: Explanation(options.place_costs(asked, prices, view.room(job), view), {})
 
     def _priced(self, job: WaitingJob, view: ClusterView) -> PricedJob:
         has_budget = view.power_budget_watts < inf

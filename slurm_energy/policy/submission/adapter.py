@@ -5,12 +5,13 @@ Slurm may start the job in others of its partitions, and takes any GPU type of o
 type on which the job can land, with room there alone, and its clock for that type goes with the job.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf, isfinite
 from random import Random
+from typing import TYPE_CHECKING
 
 from slurm_energy.domain.cluster import ClusterSnapshot
-from slurm_energy.domain.decision import AnswerDetails, ClockChoice, OptionCost, PolicyAnswer, Reason
+from slurm_energy.domain.decision import AnswerDetails, ClockChoice, DeferredDetails, OptionCost, PolicyAnswer, Reason
 from slurm_energy.domain.ids import GpuTypeName, PartitionName
 from slurm_energy.energy_model.operating_point import OperatingPoint
 from slurm_energy.policy.base import Case, CountCost
@@ -21,6 +22,9 @@ from slurm_energy.policy.site.type_bound import default_candidate, lacks_runs_at
 from slurm_energy.policy.submission.options import JobOptions, landing_options, routing_options
 from slurm_energy.policy.submission.places import SitePlaces, point_at, site_of
 from slurm_energy.policy.submission.view import SnapshotView, SubmittedJob
+
+if TYPE_CHECKING:  # the base installation has no numpy
+    from slurm_energy.policy.rules.cost_table import Explanation
 
 _SEED = 0
 
@@ -84,7 +88,8 @@ class _Question:
         self._free = site.free_gpus(case.snapshot, case.claimed_gpus)
         self._reasons: tuple[Reason, ...] = (Reason.POLICY,)
         self._notes: list[str] = []
-        self._details = AnswerDetails()
+        self._told: list[tuple[JobOptions, Callable[[], Explanation | None]]] = []
+        """What the rule says of the partitions: the first that says anything counts."""
         self._last: tuple[tuple[tuple[Candidate, ...], bool], JobOptions] | None = None
 
     def answer(self) -> PolicyAnswer:
@@ -96,10 +101,11 @@ class _Question:
         asked = self._job(arrival)
         routed = self._arrive(asked, arrival)
         named = self._named(asked, routing, routed) if case.may_route else None
+        clocks = tuple(self._clocks(named))
         return PolicyAnswer(
             partitions=named,
-            clocks=tuple(self._clocks(named)),
-            details=self._details,
+            clocks=clocks,
+            details=self._details(),
             reasons=self._reasons,
             notes=tuple(self._notes),
         )
@@ -145,7 +151,7 @@ class _Question:
             for one in idle
         }
         chosen = self._chosen(asked, options, places)
-        self._explain(asked, options, self._view(options, ()).only(sorted(_all(places)), self._gpus))
+        self._explain(asked, options, self._view(options, ()), sorted(_all(places)))
         if chosen is None:
             self._notes.append("the rule starts the job in no partition now: the choice is left to Slurm")
             return None
@@ -188,8 +194,7 @@ class _Question:
         options = self._landing(landing, is_sent=named is not None)
         places = [place for one in landing for place in self._site.of(one, one.gpu_types)]
         view, asked = self._view(options, places), self._job(options)
-        if not self._details.options:
-            self._explain(asked, options, view.only(places, self._gpus))
+        self._explain(asked, options, view, places)
         found: dict[GpuTypeName, OperatingPoint | None] = {}
         for candidate in landing:
             for name in candidate.gpu_types:
@@ -204,11 +209,21 @@ class _Question:
             if choice is not None:
                 yield choice
 
-    def _explain(self, asked: SubmittedJob, options: JobOptions, view: SnapshotView) -> None:
-        """Keep what the rule says of the partitions: each costs what its dearest GPU type does."""
-        weighed = self._rule.explained(asked, view)
-        if weighed is None or not weighed.costs:
-            return
+    def _explain(self, asked: SubmittedJob, options: JobOptions, view: SnapshotView, places: Sequence[int]) -> None:
+        """Keep what works out what the rule says of places, as if they alone had room."""
+        self._told.append((options, self._rule.explaining(asked, view.only(places, self._gpus))))
+
+    def _details(self) -> AnswerDetails:
+        """Return what the rule says of the partitions, worked out when it is read: the job does not wait for it."""
+        return DeferredDetails(self._found_details)
+
+    def _found_details(self) -> AnswerDetails:
+        weighed = ((options, explain()) for options, explain in self._told)
+        said = ((options, one) for options, one in weighed if one is not None and one.costs)
+        return next((self._of_partitions(options, one) for options, one in said), AnswerDetails())
+
+    def _of_partitions(self, options: JobOptions, weighed: "Explanation") -> AnswerDetails:
+        """Return what is weighed by partition: each costs what its dearest GPU type does."""
         dearest: dict[PartitionName, OptionCost] = {}
         several: dict[PartitionName, int] = {}
         for cost in weighed.costs:
@@ -224,7 +239,7 @@ class _Question:
                 full_parts=cost.full_parts,
             )
         costs = sorted(dearest.values(), key=lambda one: one.joules)
-        self._details = AnswerDetails(options=tuple(costs), factors=weighed.factors)
+        return AnswerDetails(options=tuple(costs), factors=weighed.factors)
 
     def _landing(self, landing: tuple[Candidate, ...], *, is_sent: bool) -> JobOptions:
         if self._last is None or self._last[0] != (landing, is_sent):

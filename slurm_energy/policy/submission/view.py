@@ -1,7 +1,7 @@
 """A snapshot as rules see it: the same view as the simulated cluster's, with what Slurm lets a submission do."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 
 from slurm_energy.domain.cluster import ClusterSnapshot
@@ -85,7 +85,16 @@ class SnapshotView:
         room = [0] * len(self.places)
         for place in places:
             room[place] = gpus
-        return replace(self, room_by_place=room)
+        return SnapshotView(
+            snapshot=self.snapshot,
+            now_seconds=self.now_seconds,
+            places=self.places,
+            free_gpus=self.free_gpus,
+            table=self.table,
+            open_places=self.open_places,
+            room_by_place=room,
+            capabilities=self.capabilities,
+        )
 
     @property
     def waiting_jobs(self) -> Sequence[int]:
