@@ -248,7 +248,7 @@ class JobKnowledge:
         job.estimated_units = found if limit is None else min(found, limit)
 
     def shown(self, job: Job) -> Job:
-        """Return what a rule gets of a job: the same copy each time, with place, number of GPUs and limit as they are."""
+        """Return what a rule gets of a job: the same copy each time, with its place, number of GPUs and limit."""
         if self.is_truth:
             return job
         copy = self._shown.get(job.job_id)
