@@ -1,6 +1,6 @@
 """Energy, turnaround and jobs beyond their bound of each lever against the best static set-up.
 
-    python -m research.levers --output FILE [--kinds half,named,open] [--loads 0.6,0.3,0.9] [--seeds 3] [--budget 1500]
+    python -m research.levers --output FILE [--kinds half,named,open,wide] [--loads 0.6] [--seeds 3] [--budget 1500]
     python -m research.levers --output FILE --page
 
 World `mixed-hidden`: policies know what an installed product knows, and learn from runs that ended. The base line is
@@ -13,8 +13,10 @@ import argparse
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from statistics import fmean
+from tempfile import mkdtemp
 from time import monotonic
 
 from research.results.sections.hidden_site import KINDS, WORLD
@@ -22,14 +24,21 @@ from research.results.slurm_place import SlurmPlaceRule, slurm_place_figures
 from research.results.tuning import Tuned, read_tuned
 from slurm_energy.evaluation.arena.plan import ArenaPlan
 from slurm_energy.evaluation.arena.run import simulated_run
-from slurm_energy.evaluation.arena.summary import Estimate, estimate, paired_difference_percent
+from slurm_energy.evaluation.arena.summary import Estimate, paired_difference_percent
 from slurm_energy.evaluation.contenders import create_contender
 from slurm_energy.evaluation.metrics import metrics_of
+from slurm_energy.twin.engine.knowledge import workload_kinds
+from slurm_energy.twin.world.device_model import Scaling
+from slurm_energy.twin.world.file import shipped_world
+from slurm_energy.twin.world.writer import world_to_toml
 
 STATIC, NOTHING = "static-best", "nothing"
 HOURS, WARM_UP_HOURS = 48.0, 12.0
-KINDS_OF_SITE = {"open": 0.0, "half": 0.5, "named": 1.0}
+KINDS_OF_SITE = {"open": 0.0, "half": 0.5, "named": 1.0, "wide": 0.5}
 """Share of the users who name one partition in all their jobs."""
+WIDE = "wide"
+"""Kind of site at which jobs ask for 1, 2, 4 or 8 GPUs alike, and work scales as measured of training on A100."""
+CURVES = Path(__file__).parents[1] / "calibration" / "scaling.json"
 RATES = {0.3: 0.00061, 0.6: 0.00122, 0.9: 0.00183}
 _ROUTES = "open=1"
 _CLOCKS = "mean=1,exchange=0"
@@ -51,14 +60,16 @@ class Row:
 
 ROWS = {
     "clocks": Row(title="clocks alone, 5 % in the mean of programs", policy=f"daemon/auto:{_CLOCKS},gpu_count=off"),
-    "open": Row(title="partitions where they are open", policy=f"daemon/auto:{_ROUTES},gpu_count=off"),
     "invite": Row(
-        title="the same, half of those who name one accept", policy=f"daemon/auto:{_ROUTES},gpu_count=off",
+        title="partitions, half of those who name one accept", policy=f"daemon/auto:{_ROUTES},gpu_count=off",
+        open_partitions=0.5,
+    ),
+    "redecide": Row(
+        title="the same, decided again while jobs wait", policy=f"daemon/auto:{_ROUTES},gpu_count=off,redecide=300",
         open_partitions=0.5,
     ),
     "counts100": Row(title="GPU counts, all give a range", policy=f"daemon/auto:{_COUNTS}", gpu_ranges=1.0),
     "counts30": Row(title="GPU counts, 30 % give a range", policy=f"daemon/auto:{_COUNTS}", gpu_ranges=0.3),
-    "redecide": Row(title="partitions, decided again while jobs wait", policy=f"daemon/auto:{_ROUTES},redecide=300"),
     "all30": Row(
         title="all together, half accept, 30 % give a range",
         policy=f"daemon/auto:{_ROUTES},{_CLOCKS},{_COUNTS},redecide=300", open_partitions=0.5, gpu_ranges=0.3,
@@ -68,7 +79,14 @@ ROWS = {
         policy=f"daemon/auto:{_ROUTES},{_CLOCKS},{_COUNTS},redecide=300", open_partitions=1.0, gpu_ranges=1.0,
     ),
 }  # fmt: skip
-FIGURES = ("joules_per_unit", "mean_turnaround_seconds", "jobs_beyond_bound_percent", "timeouts")
+PARTITION_ROWS = ("invite", "redecide")
+"""Rows of partitions alone: without meaning where no user names one, as such jobs wait for all partitions anyway."""
+FIGURES = (
+    "joules_per_unit",
+    "mean_turnaround_seconds",
+    "jobs_beyond_bound_percent",
+    "slurm_place_slowdown_percent",
+)
 
 
 def plan_of_site(kind: str, load: float, row: Row | None) -> tuple[ArenaPlan, Tuned]:
@@ -80,13 +98,48 @@ def plan_of_site(kind: str, load: float, row: Row | None) -> tuple[ArenaPlan, Tu
     settings = dict(plan.settings)
     if row is not None:
         settings |= {"open_partitions": row.open_partitions, "gpu_ranges": row.gpu_ranges}
+    if kind == WIDE:
+        # As much work as elsewhere in GPU time with the numbers that jobs ask for.
+        settings |= {"gpu_mix": "1:1,2:1,4:1,8:1", "rate_per_second": float(settings["rate_per_second"]) / _mean_loss()}
     return replace(
         plan,
-        world=WORLD,
+        world=wide_world_file() if kind == WIDE else WORLD,
         horizon_seconds=HOURS * 3600.0,
         warm_up_seconds=WARM_UP_HOURS * 3600.0,
         settings=tuple(settings.items()),
     ), tuned
+
+
+@cache
+def _efficiencies() -> tuple[dict[int, float], ...]:
+    """Return nine of the thirteen curves of ElasticFlow's applications on A100, evenly taken, by number of GPUs."""
+    known = [one["efficiency_by_count"] for one in json.loads(CURVES.read_text())["curves"] if one["gpu"] == "a100"]
+    chosen = [known[round(at * (len(known) - 1) / 8)] for at in range(9)]
+    return tuple({gpus: float(one[str(gpus)]) for gpus in (1, 2, 4, 8)} for one in chosen)
+
+
+def _mean_loss() -> float:
+    return fmean(1.0 / share for one in _efficiencies() for share in one.values())
+
+
+@cache
+def wide_world_file() -> str:
+    """Write the world in which each kind of work scales by one of the curves; return where."""
+    world = shipped_world(WORLD)
+    kinds = dict(zip(workload_kinds(world), _efficiencies(), strict=True))
+    devices = {
+        name: replace(
+            device,
+            loads={
+                kind: replace(load, scaling=Scaling(efficiency_by_count=kinds[kind])) if kind in kinds else load
+                for kind, load in device.loads.items()
+            },
+        )
+        for name, device in world.devices.items()
+    }
+    path = Path(mkdtemp(prefix="levers-"), "wide.toml")
+    path.write_text(world_to_toml(replace(world, devices=devices)), encoding="utf-8")
+    return str(path)
 
 
 def figures_of_run(kind: str, load: float, name: str, seed: int) -> dict[str, float]:
@@ -120,6 +173,8 @@ def run_all(output: Path, kinds: list[str], loads: list[float], seeds: list[int]
         for seed in seeds:
             for kind in kinds:
                 for name in (STATIC, NOTHING, *ROWS):
+                    if name in PARTITION_ROWS and not KINDS_OF_SITE[kind]:
+                        continue
                     mine = runs.setdefault(f"{kind} {load:g} {name}", {})
                     if str(seed) in mine:
                         continue
@@ -137,11 +192,10 @@ def page(runs: Runs) -> Iterator[str]:
             base = runs.get(f"{kind} {load:g} {STATIC}", {})
             rows = [line for name in (NOTHING, *ROWS) if (line := _line(runs, kind, load, name, base))]
             if rows:
-                yield f"### {_SITE[kind]}, load {load:g}\n"
-                yield "| lever | energy, % | turnaround, % | beyond bound, % | TIMEOUT | seeds |"
-                yield "|---|---|---|---|---|---|"
-                beyond = estimate([run["jobs_beyond_bound_percent"] for run in base.values()])
-                yield f"| `static-best` | 0 | 0 | {_text(beyond)} | {_mean(base, 'timeouts'):.1f} | {len(base)} |"
+                yield f"## {_SITE[kind]}, load {load:g}\n"
+                yield "| lever | energy, % | turnaround, % | slowdown, % | beyond bound, % | TIMEOUT | seeds |"
+                yield "|---|---|---|---|---|---|---|"
+                yield f"| `static-best` | 0 | 0 | {' | '.join(_absolute(base))} | {len(base)} |"
                 yield from rows
                 yield ""
 
@@ -150,6 +204,7 @@ _SITE = {
     "open": "No user names a partition",
     "half": "Half of the users name one partition",
     "named": "All users name one partition",
+    "wide": "Half name one partition, jobs ask for 1, 2, 4 or 8 GPUs, work scales as measured",
 }
 
 
@@ -162,10 +217,15 @@ def _line(runs: Runs, kind: str, load: float, name: str, base: Mapping[str, Mapp
         paired_difference_percent([mine[seed][figure] for seed in seeds], [base[seed][figure] for seed in seeds])
         for figure in FIGURES[:2]
     )
-    beyond = estimate([mine[seed][FIGURES[2]] for seed in seeds])
     title = ROWS[name].title if name in ROWS else "Slurm at default clocks"
-    cells = (title, _text(energy, sign=True), _text(turnaround, sign=True), _text(beyond))
-    return f"| {' | '.join(cells)} | {_mean(mine, 'timeouts'):.1f} | {len(seeds)} |"
+    cells = (title, _text(energy, sign=True), _text(turnaround, sign=True), *_absolute(mine))
+    return f"| {' | '.join(cells)} | {len(seeds)} |"
+
+
+def _absolute(runs: Mapping[str, Mapping[str, float]]) -> tuple[str, str, str]:
+    """Return slowdown, jobs beyond their bound, and jobs that were cut off, in the mean of the seeds."""
+    slowdown, beyond = (_mean(runs, figure) for figure in (FIGURES[3], FIGURES[2]))
+    return f"{slowdown + 0.0:+.1f}".replace("-0.0", "+0.0"), f"{beyond:.1f}", f"{_mean(runs, 'timeouts'):.1f}"
 
 
 def _mean(runs: Mapping[str, Mapping[str, float]], figure: str) -> float:
@@ -184,7 +244,7 @@ def _text(found: Estimate | None, *, sign: bool = False) -> str:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--kinds", default="half,named,open")
+    parser.add_argument("--kinds", default="half,named,open,wide")
     parser.add_argument("--loads", default="0.6,0.3,0.9")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=101)

@@ -44,7 +44,7 @@ class WatchedRule(PlacementRule):
         self._rule.begin(view, random)
         self._copy_attributes()
 
-    def route(self, job: WaitingJob, view: ClusterView) -> int | tuple[int, ...] | None:
+    def route(self, job: WaitingJob, view: ClusterView) -> int | tuple[int, ...] | Reroute | None:
         """Return the rule's answer."""
         return self._rule.route(job, view)
 

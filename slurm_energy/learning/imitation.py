@@ -33,6 +33,7 @@ from slurm_energy.policy.placement import (
     Placement,
     PlacementRule,
     Postponement,
+    Reroute,
 )
 
 _SECONDS = schema.column(schema.OPTION, "seconds")
@@ -94,7 +95,7 @@ class DemonstratedRule(PlacementRule):
         self._teacher.begin(view, random)
         self._graph, self._reader = ClusterGraph(), StartReader()
 
-    def route(self, job: WaitingJob, view: ClusterView) -> int | tuple[int, ...] | None:
+    def route(self, job: WaitingJob, view: ClusterView) -> int | tuple[int, ...] | Reroute | None:
         """Ask the teacher."""
         return self._teacher.route(job, view)
 

@@ -87,11 +87,12 @@ def placement_alone(place: int, gpus: int, clock: int) -> Placement:
 
 
 class Reroute(NamedTuple):
-    """A decision about a job that waits: an update of a pending job, which keeps its place in the queue's order."""
+    """A decision about a job that waits: at its submission, or an update that keeps its place in the queue's order."""
 
-    places: tuple[int, ...]
+    places: tuple[int, ...] | None
+    """None: where it waits by its own request, or has waited."""
     gpus: int | None = None
-    """Devices with which it is to run from now on; None leaves them as they are."""
+    """Devices with which it is to run from now on, its time limit scaled with them; None leaves them as they are."""
 
 
 class Postponement(NamedTuple):
@@ -400,8 +401,10 @@ class PlacementRule:
         self,
         job: WaitingJob,  # noqa: ARG002  # the hook's form
         view: ClusterView,  # noqa: ARG002  # the hook's form
-    ) -> int | tuple[int, ...] | None:
+    ) -> int | tuple[int, ...] | Reroute | None:
         """Return the place in which the job waits, several for a queue of theirs, None for the common queue.
+
+        A `Reroute` also fixes the number of its devices.
 
         One place must be among the allowed ones; several may also be others that can run the job, as when a job that
         named no partition is sent to more than the default one.

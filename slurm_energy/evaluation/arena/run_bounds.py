@@ -20,6 +20,7 @@ from slurm_energy.evaluation.bounds import (
 from slurm_energy.evaluation.metrics import Metrics, system_seconds
 from slurm_energy.twin.engine.job import Job, Workload
 from slurm_energy.twin.engine.outcome import Outcome
+from slurm_energy.twin.engine.places import places_of
 from slurm_energy.twin.world import World
 
 _FRONTIER_POINTS = 28
@@ -170,7 +171,7 @@ def _counted(
 
     After a warm-up a job has the work that was left of it, and has been there from the start if it came before.
     """
-    start = outcome.counted_from_seconds
+    start, jobs = outcome.counted_from_seconds, _with_every_choice(world, jobs, outcome)
     if start == 0.0:
         return world, jobs, outcome.units.tolist(), outcome.end_seconds
     left: list[Job] = []
@@ -190,6 +191,27 @@ def _counted(
         if outage.until_seconds > start
     ]
     return replace(world, outages=tuple(outages)), left, done, outcome.counted_seconds
+
+
+def _with_every_choice(world: World, jobs: Sequence[Job], outcome: Outcome) -> list[Job]:
+    """Return jobs with all that a policy could choose: every number of GPUs of a range, whatever was fixed in the run.
+
+    A job that left its partitions open, or that a policy sent to others than those it asks for, may run in all.
+    """
+    places, default = places_of(world), tuple(one.name for one in world.partitions if one.is_default)
+    found = []
+    for job, place in zip(jobs, outcome.place.tolist(), strict=True):
+        asked = job.partitions or default
+        leaves = bool(asked) and (job.open is True or (place >= 0 and places[place].partition.name not in asked))
+        if job.range_counts or job.asked_limit_seconds or leaves:
+            free = copy(job)
+            free.gpu_counts = job.range_counts or job.gpu_counts
+            free.time_limit_seconds = job.asked_limit_seconds or job.time_limit_seconds
+            free.partitions = tuple(one.name for one in world.partitions) if leaves else job.partitions
+            found.append(free)
+        else:
+            found.append(job)
+    return found
 
 
 def frontier_line(world: World, jobs: Sequence[Job], seconds: float) -> FrontierLine | None:

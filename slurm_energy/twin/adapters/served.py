@@ -20,7 +20,7 @@ from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import ClockChoice, EnergyDecision, Reason, RuntimeEstimate
 from slurm_energy.domain.gpu_count import GpuScaling
 from slurm_energy.domain.ids import DecisionId, GpuTypeName, PartitionName
-from slurm_energy.domain.job import JobRequest, scaled_limit
+from slurm_energy.domain.job import JobRequest
 from slurm_energy.domain.predicted_clocks import PredictedWork
 from slurm_energy.domain.trials import ClockTrial, LearnedClock, NamedTrial
 from slurm_energy.domain.work import FailedRuns, MeasuredRun, WorkEstimate
@@ -108,8 +108,11 @@ class ServedPolicy(PlacementRule):
             view.open_by_default = self._config.routing.open and self._config.routing.open_by_default
         self._without_default = isinstance(view, TwinView) and not any(one.is_default for one in view.world.partitions)
 
-    def route(self, job: WaitingJob, view: ClusterView) -> tuple[int, ...] | None:
-        """Ask the policy, as the daemon does at submission; the job waits in the queue of its partitions."""
+    def route(self, job: WaitingJob, view: ClusterView) -> tuple[int, ...] | Reroute | None:
+        """Ask the policy, as the daemon does at submission; the job waits in the queue of its partitions.
+
+        As in Slurm, the number of GPUs of a job with a range is fixed when it is submitted.
+        """
         if not isinstance(view, TwinView) or not isinstance(job, Job):
             raise PolicyError(f"policy {self.name} is served in the twin only")
         snapshot = view.snapshot_without(job)
@@ -119,14 +122,12 @@ class ServedPolicy(PlacementRule):
         decision = self._decided(self._policy, job, request, view, snapshot, {})
         if self._config.routing.redecide == "on":
             self._waiting[job.job_id] = job, request
-        if job.asked_gpus:  # as in Slurm, the number is fixed when the job is submitted
-            job.range_counts, job.gpu_counts = job.gpu_counts, (decision.gpus or job.asked_gpus,)
-            _scale_limit(job)
         self.reasons.update(decision.reasons)
         self.clamped += not CLAMPING.isdisjoint(decision.reasons)
         self._decisions[job.job_id] = decision
         named = decision.partitions
-        return None if named is None else self._waits_in(named, request, view)
+        places = None if named is None else self._waits_in(named, request, view)
+        return Reroute(places, decision.gpus or job.asked_gpus) if job.asked_gpus else places
 
     def _waits_in(self, named: tuple[PartitionName, ...], request: JobRequest, view: TwinView) -> tuple[int, ...]:
         """Return the named places and the job's own: where the first have no room after all, it starts in one of those.
@@ -196,9 +197,6 @@ class ServedPolicy(PlacementRule):
             named = decision.partitions or ()
             if moves or resizes:
                 found[job_id] = Reroute(self._waits_in(named, request, view), decision.gpus if resizes else None)
-                if resizes and decision.gpus is not None:
-                    job.gpu_counts = (decision.gpus,)
-                    _scale_limit(job)
             gpus = float(decision.gpus or job.asked_gpus or job.gpu_counts[0])
             for name in named[:1] or request.partitions or self._default(view):
                 claimed[name] = claimed.get(name, 0.0) + gpus
@@ -294,15 +292,6 @@ class _ServedTrials:
     def begin(self, job: WaitingJob, placement: Placement) -> JobTrials | None:
         """Return the trials of a job that is being started; None for none."""
         return self._policy.trials_of(job, placement)
-
-
-def _scale_limit(job: Job) -> None:
-    """Give a job the time limit that goes with its number of GPUs, as in Slurm."""
-    asked = job.asked_limit_seconds or job.time_limit_seconds
-    if asked < inf:
-        minutes = scaled_limit(asked / 60.0, job.asked_gpus, job.gpu_counts[0])
-        assert minutes is not None
-        job.asked_limit_seconds, job.time_limit_seconds = asked, 60.0 * minutes
 
 
 def served_policy(name: str, config: Config | None = None) -> ServedPolicy:
@@ -468,7 +457,8 @@ class ServedRuns:
 
     def about(self, job: Job, now_seconds: float) -> tuple[RuntimeEstimate | None, WorkEstimate | None]:
         """Return what is known of a job that is being submitted: how long it takes, and how its work compares."""
-        limit = job.time_limit_seconds if job.time_limit_seconds < inf else None
+        asked = job.asked_limit_seconds or job.time_limit_seconds
+        limit = asked if asked < inf else None
         return self._site.look(now_seconds).expected(job.user, job.name, job.script, limit)
 
 

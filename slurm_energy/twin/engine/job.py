@@ -5,6 +5,7 @@ from math import inf, isfinite, isnan
 from operator import le
 from sys import float_info
 
+from slurm_energy.domain.job import scaled_limit
 from slurm_energy.domain.script import ScriptFeatures
 from slurm_energy.errors import ValueRangeError
 
@@ -96,6 +97,16 @@ def plain_job(
 
 
 _new_job = object.__new__
+
+
+def fix_gpus(job: Job, gpus: int) -> None:
+    """Give a job one number of GPUs for the rest of this run, and the time limit that goes with it, as in Slurm."""
+    job.range_counts, job.gpu_counts = job.range_counts or job.gpu_counts, (gpus,)
+    asked_seconds = job.asked_limit_seconds or job.time_limit_seconds
+    if job.asked_gpus and asked_seconds < inf:
+        minutes = scaled_limit(asked_seconds / 60.0, job.asked_gpus, gpus)
+        assert minutes is not None
+        job.asked_limit_seconds, job.time_limit_seconds = asked_seconds, 60.0 * minutes
 
 
 def check_job(job: Job) -> None:

@@ -248,13 +248,15 @@ class JobKnowledge:
         job.estimated_units = found if limit is None else min(found, limit)
 
     def shown(self, job: Job) -> Job:
-        """Return what a rule gets of a job: the same copy each time, with where it waits."""
+        """Return what a rule gets of a job: the same copy each time, with its place, number of GPUs and limit."""
         if self.is_truth:
             return job
         copy = self._shown.get(job.job_id)
         if copy is None:
             copy = self._shown[job.job_id] = hidden_copy(job)
         copy.routed_place = job.routed_place
+        copy.gpu_counts, copy.range_counts = job.gpu_counts, job.range_counts
+        copy.time_limit_seconds, copy.asked_limit_seconds = job.time_limit_seconds, job.asked_limit_seconds
         return copy
 
     def learn(self, end: KnownEnd) -> None:

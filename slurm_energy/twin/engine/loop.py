@@ -19,7 +19,7 @@ from slurm_energy.twin.adapters.view import SiteView, TwinView
 from slurm_energy.twin.engine.disruptions import Disruptions
 from slurm_energy.twin.engine.events import BACKGROUND, FINISH, REACH, Arrivals, Call, Events, WorkloadArrivals
 from slurm_energy.twin.engine.execution import Execution
-from slurm_energy.twin.engine.job import ENDED, NO_STAGING, WAITING, Job, JobRun, Staging
+from slurm_energy.twin.engine.job import ENDED, NO_STAGING, WAITING, Job, JobRun, Staging, fix_gpus
 from slurm_energy.twin.engine.knowledge import JobKnowledge
 from slurm_energy.twin.engine.outcome import Outcome, WarmUp, outcome_of, warm_up_of
 from slurm_energy.twin.engine.places import places_of
@@ -30,7 +30,7 @@ from slurm_energy.twin.engine.waiting import Precedence, Waiting, queue_key
 from slurm_energy.twin.snapshot.source import SnapshotSource
 from slurm_energy.twin.world import World
 
-Answer = Placement | Postponement | int | tuple[int, ...] | None
+Answer = Placement | Postponement | Reroute | int | tuple[int, ...] | None
 Steps = Generator[Job | None, Answer, None]
 """Yields a job that needs a decision, or None when `control` is due."""
 Ask = Callable[[Job], Answer]
@@ -260,13 +260,19 @@ class Engine:
             if run is None or run.phase != WAITING or run.job.routed_place is not None:
                 continue
             job, before = run.job, self._waiting.queue_for(run.allowed, None)
-            counts = job.gpu_counts if answer.gpus is None else (answer.gpus,)
-            wanted = replace(job, gpu_counts=counts) if counts != job.gpu_counts else job
-            places = tuple(sorted(set(self.view.possible_places(wanted)).intersection(answer.places)))
-            if not places or (places == run.allowed and counts == job.gpu_counts):
+            resized = None if answer.gpus is None or (answer.gpus,) == job.gpu_counts else answer.gpus
+            wanted = job
+            if resized is not None:
+                wanted = replace(job)
+                fix_gpus(wanted, resized)
+            named = run.allowed if answer.places is None else answer.places
+            places = tuple(sorted(set(self.view.possible_places(wanted)).intersection(named)))
+            if not places or (places == run.allowed and resized is None):
                 continue
             before.remove(run)
-            job.gpu_counts, run.allowed = counts, places
+            if resized is not None:
+                fix_gpus(job, resized)
+            run.allowed = places
             queue = self._waiting.queue_for(places, None)
             queue.add(run)
             self._changed.update(places)
@@ -369,7 +375,12 @@ class Engine:
         return run
 
     def _take_route(self, run: JobRun, answer: Answer) -> None:
-        """Let a job wait where the rule says, as far as it may."""
+        """Let a job wait where the rule says, as far as it may, for the number of devices that the rule fixes."""
+        if isinstance(answer, Reroute):
+            if answer.gpus is not None:
+                fix_gpus(run.job, answer.gpus)
+                run.allowed = self.view.allowed_to(run.job) or run.allowed
+            answer = answer.places
         if isinstance(answer, int):
             if answer in run.allowed:
                 run.job.routed_place = answer

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slurm_energy.policy.placement import ClusterView, Placement, PlacementRule, Postponement
+from slurm_energy.policy.placement import ClusterView, Placement, PlacementRule, Postponement, Reroute
 from slurm_energy.twin.engine.events import Arrivals, WorkloadArrivals
 from slurm_energy.twin.engine.job import Job, JobRun, Workload
 from slurm_energy.twin.engine.knowledge import JobKnowledge, KnownEnd, known_end
@@ -82,7 +82,7 @@ class _AskedOnCopies:
         self._rule = rule
         self._knowledge = knowledge
 
-    def route(self, job: Job, view: ClusterView) -> int | tuple[int, ...] | None:
+    def route(self, job: Job, view: ClusterView) -> int | tuple[int, ...] | Reroute | None:
         """Ask where the job shall wait."""
         return self._rule.route(self._knowledge.shown(job), view)
 

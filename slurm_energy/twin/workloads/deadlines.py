@@ -9,12 +9,12 @@ from math import exp, inf, log
 import numpy as np
 
 from slurm_energy.errors import ConfigError
-from slurm_energy.twin.engine.job import Workload
+from slurm_energy.twin.engine.job import Job, Workload
 from slurm_energy.twin.workloads.arrivals import DailySettings, daily_workload
 from slurm_energy.twin.workloads.generating import check_range, round_limit_seconds, round_up_limit, workload_streams
 from slurm_energy.twin.workloads.habits import LONGEST_LIMIT_SECONDS
 from slurm_energy.twin.world import World
-from slurm_energy.twin.world.device_model import DeviceModel
+from slurm_energy.twin.world.device_model import DeviceModel, Load, Scaling
 
 
 def with_limits_for_every_device(workload: Workload, world: World, reference: DeviceModel) -> Workload:
@@ -43,7 +43,8 @@ def with_limits_for_every_device(workload: Workload, world: World, reference: De
 def with_limits_for_asked_partitions(workload: Workload, world: World, reference: DeviceModel) -> Workload:
     """Return the workload with limits for the slowest device on which each job may land, at its default clock.
 
-    Users know which partitions they name. Who asks for the longest limit anyway keeps it. Changed in place, and round.
+    Users know which partitions they name, and what work loses on the number of devices that they ask for. Who asks for
+    the longest limit anyway keeps it. Changed in place, and round.
 
     Args:
         workload: Jobs whose limits were drawn for the reference device.
@@ -61,11 +62,17 @@ def with_limits_for_asked_partitions(workload: Workload, world: World, reference
             for device in devices.get(name, ())
             if job.kind in device.loads
         ]
-        slowest = max((load.seconds_per_unit[-1] for load in loads), default=0.0)
+        slowest = max((load.seconds_per_unit[-1] * _loss(load, job) for load in loads), default=0.0)
         factor = slowest / reference.loads[job.kind].seconds_per_unit[-1]
         if factor > 0.0:
             job.time_limit_seconds = round_up_limit(job.time_limit_seconds * factor)
     return workload
+
+
+def _loss(load: Load, job: Job) -> float:
+    """Return how much more device-time work takes on a job's own number of devices than on one."""
+    gpus = job.asked_gpus or job.gpu_counts[0]
+    return 1.0 if load.scaling == Scaling() else load.scaling.seconds(1.0, gpus) * gpus
 
 
 _FIRST_FREE_STREAM = 4

@@ -17,6 +17,7 @@ from slurm_energy.twin.engine.knowledge import JobKnowledge, KnownEnd, MeanTable
 from slurm_energy.twin.engine.outcome import Outcome
 from slurm_energy.twin.engine.places import option_table, places_of
 from slurm_energy.twin.engine.simulation import run
+from slurm_energy.twin.world import World
 from slurm_energy.twin.world.file import load_world, shipped_world
 from slurm_energy.twin.world.writer import world_to_toml
 
@@ -156,6 +157,24 @@ def test_backfill_plans_by_limits_unless_the_rule_plans_by_estimates() -> None:
         for text in ("slurm-default", "clairvoyant/easy-estimates")
     }
     assert starts["clairvoyant/easy-estimates"] < starts["slurm-default"]
+
+
+@pytest.mark.parametrize("world", [SITE, OPEN])
+def test_a_number_of_gpus_that_the_daemon_fixes_holds_in_the_queue_and_scales_the_limit(world: World) -> None:
+    one_node = replace(world, pools=tuple(replace(pool, nodes=1) for pool in world.pools))
+    ranged = {"gpu_counts": (1, 2, 4, 8), "asked_gpus": 8, "time_limit_seconds": 3_600.0, "name": ""}
+    jobs = (
+        make_job(1, 1e6, gpu_counts=(7,), time_limit_seconds=7_200.0),
+        make_job(2, 1e6, **ranged),
+    )
+    outcome = run(one_node, Workload(name="jobs", jobs=jobs), create_contender("daemon/slurm-default"))
+    assert outcome.gpus.tolist() == [7, 4], "at most 4 without runs, and no fewer because one GPU is free"
+    assert outcome.state == ["TIMEOUT", "TIMEOUT"]
+    assert outcome.started_seconds[1] == pytest.approx(outcome.ended_seconds[0])
+    assert outcome.run_seconds[1] == pytest.approx(7_200.0), "half as many GPUs, twice the limit"
+    again = run(one_node, Workload(name="jobs", jobs=jobs), create_contender("daemon/slurm-default:gpu_count=off"))
+    assert again.gpus.tolist() == [7, 8]
+    assert again.run_seconds[1] == pytest.approx(3_600.0), "the range and the limit are the workload's in each run"
 
 
 def test_the_worlds_file_keeps_what_policies_are_told(tmp_path: Path) -> None:

@@ -101,3 +101,17 @@ def test_wild_answers_lose_no_job_and_touch_none_that_runs() -> None:
     late = [make_job(100 + n, submitted_seconds=10.0 + n, true_units=900.0) for n in range(20)]
     outcome = run(LAB, Workload(name="full", jobs=(*full_cluster(), *late)), Restless())
     assert outcome.state == ["COMPLETED"] * (10 + 20)
+
+
+def test_a_waiting_job_that_gets_another_number_of_gpus_gets_the_limit_that_goes_with_it() -> None:
+    late = make_job(50, submitted_seconds=10.0, partitions=("a100",), true_units=1e6, time_limit_seconds=600.0)
+    late.gpu_counts, late.asked_gpus = (1, 2, 4), 4
+
+    class Resizing(Restless):
+        def rerouted(self, view: ClusterView) -> Mapping[int, Reroute]:
+            return {50: Reroute(None, 2)}
+
+    outcome = run(LAB, Workload(name="full", jobs=(*full_cluster(), late)), Resizing())
+    assert int(outcome.gpus[-1]) == 2
+    assert float(outcome.run_seconds[-1]) == 1200.0
+    assert (late.range_counts, late.asked_limit_seconds) == ((1, 2, 4), 600.0), "those of the next run"

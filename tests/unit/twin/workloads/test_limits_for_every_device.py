@@ -4,9 +4,9 @@ from dataclasses import replace
 from math import inf
 
 from slurm_energy.twin.engine.job import Job, Workload
-from slurm_energy.twin.workloads.deadlines import with_limits_for_every_device
+from slurm_energy.twin.workloads.deadlines import with_limits_for_asked_partitions, with_limits_for_every_device
 from slurm_energy.twin.world import Partition, Pool, World
-from slurm_energy.twin.world.device_model import DeviceModel, Load
+from slurm_energy.twin.world.device_model import DeviceModel, Load, Scaling
 
 
 def device(name: str, **seconds: float) -> DeviceModel:
@@ -44,3 +44,22 @@ def test_a_limit_is_that_of_the_slowest_device_and_stays_round() -> None:
 def test_kinds_that_no_slower_device_runs_and_jobs_without_a_limit_keep_what_they_have() -> None:
     job = Job(job_id=1, submitted_seconds=0.0, true_units=800.0, kind="b", time_limit_seconds=900.0)
     assert limits([job, replace(job, job_id=2, kind="a", time_limit_seconds=inf)]) == [900.0, inf]
+
+
+def test_limits_for_asked_partitions_leave_room_for_what_work_loses_on_several_devices() -> None:
+    one = device("one", a=1.0)
+    scaled = replace(one, loads={"a": replace(one.loads["a"], scaling=Scaling(efficiency_by_count={8: 0.25}))})
+    world = World(
+        name="wide",
+        devices={"one": scaled},
+        pools=(Pool(name="p", device="one", nodes=1, gpus_per_node=8),),
+        partitions=(Partition(name="all", pools=("p",)),),
+    )
+    single = Job(job_id=1, submitted_seconds=0.0, true_units=800.0, kind="a", time_limit_seconds=3600.0)
+    jobs = (
+        single,
+        replace(single, job_id=2, gpu_counts=(8,)),
+        replace(single, job_id=3, gpu_counts=(1, 8), asked_gpus=8),
+    )
+    with_limits_for_asked_partitions(Workload(name="w", jobs=jobs), world, scaled)
+    assert [job.time_limit_seconds for job in jobs] == [3600.0, 4 * 3600.0, 4 * 3600.0]
