@@ -29,7 +29,7 @@ STEADY = LearnedClock(
 
 
 def mean_site() -> Config:
-    return make_config(slowdown_bound="mean")
+    return make_config(slowdown_bound="mean", clock_trials="on")
 
 
 def one_partition() -> ClusterSnapshot:
@@ -58,3 +58,16 @@ def test_a_job_without_runs_of_its_name_has_the_room_that_other_jobs_leave() -> 
     other = RuntimeEstimate(seconds=1.0 * HOUR, upper_seconds=3.0 * HOUR, source="site", runs=20)
     job = make_job(time_limit_minutes=185.0)
     assert clocks(decide(job, config=mean_site(), snapshot=one_partition(), runtime=other, site_clocks=steady_site()))
+
+
+def test_a_deadline_is_held_against_the_slowest_program_whatever_other_programs_did() -> None:
+    hour = RuntimeEstimate(seconds=0.9 * HOUR, upper_seconds=HOUR, source="site", runs=20)
+    job = make_job(deadline_seconds=NOW + 1.08 * HOUR)
+    asked: dict[str, Any] = {"config": mean_site(), "snapshot": one_partition(), "runtime": hour}
+    held = decide(job, site_clocks=steady_site(), **asked)
+    assert all(1410 / one.sm_clock_mhz <= 1.08 for one in held.clocks)
+    assert Reason.DEADLINE in held.reasons
+    assert clocks(decide(make_job(), site_clocks=steady_site(), **asked))[A100] < 1200
+    # Clocks that were tried in runs of its own name are of this program.
+    own = decide(job, site_clocks=steady_site(), learned_clocks={A100: STEADY}, **asked)
+    assert clocks(own)[A100] < 1200
