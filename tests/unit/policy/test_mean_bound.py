@@ -13,7 +13,7 @@ from slurm_energy.domain.decision import Reason, RuntimeEstimate
 from slurm_energy.domain.trials import LearnedClock
 from slurm_energy.energy_model.catalog import BoardLimits
 from slurm_energy.estimation.run_time import EndedRun
-from slurm_energy.estimation.site_clocks import SiteClocks, site_clocks
+from slurm_energy.estimation.site_clocks import EndedJobs, SiteClocks, site_clocks
 
 HOUR = 3600.0
 LIMITS = BoardLimits(site_watts={A100: 500.0})
@@ -40,7 +40,7 @@ def steady_site(**changes: Any) -> SiteClocks:
     """Return what a site knows where clocks were tried in programs of several users that do not slow down."""
     learned = [(f"user{number % 5}", f"name{number}", {A100: STEADY}) for number in range(50)]
     ended = [EndedRun(user=2, name="x", seconds=0.5 * HOUR, limit_seconds=HOUR) for _ in range(400)]
-    return replace(site_clocks(learned, [], (0.05, 0.2), LIMITS, 0.0, ended), **changes)
+    return replace(site_clocks(learned, [], (0.05, 0.2), LIMITS, 0.0, EndedJobs(timed=ended)), **changes)
 
 
 @pytest.mark.parametrize(("limit_minutes", "most"), [(183.0, 0.001), (185.0, 0.008), (1440.0, 0.1)])
