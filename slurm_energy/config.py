@@ -110,7 +110,7 @@ class PolicyConfig:
     slowdown_bound: Literal["each-job", "mean"] = setting(
         "each-job",
         "What these bounds hold for: each-job: the slowest of all measured programs keeps them; mean: the site's jobs "
-        "do in the mean, by what was measured of them, and some take up to twice as much longer. A user's own "
+        "do in the mean, as is expected of them, and some take up to twice as much longer. A user's own "
         "--energy-max-slowdown is always that of his job.",
     )
     min_saving_per_slowdown: float = setting(
@@ -203,7 +203,7 @@ class GuardConfig:
     max_added_timeouts: float = setting(
         0.01,
         "Where policy.slowdown_bound is mean: how much more likely a lower clock may make it that a job reaches its "
-        "time limit, by the spread of its name's runs or by how near to their limits the site's jobs end. Under "
+        "time limit, by its name's runs, or without any by how near to their limits the site's jobs end. Under "
         "each-job all but one in twenty end inside it.",
         0.0,
         0.2,

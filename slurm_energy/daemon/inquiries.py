@@ -128,7 +128,11 @@ class Inquiries:
         }
 
 
-def _mean_slowdown(state: DaemonState) -> dict[str, float | int | None] | None:
+def _percent(ratio: float | None) -> float | None:
+    return None if ratio is None else round(100.0 * ratio, 2)
+
+
+def _mean_slowdown(state: DaemonState) -> dict[str, float | int | str | None] | None:
     """Return how clocks keep a bound that is held in the mean; None where each job keeps it or nothing is known."""
     clocks = state.history.site_clocks
     if clocks is None:
@@ -136,7 +140,11 @@ def _mean_slowdown(state: DaemonState) -> dict[str, float | int | None] | None:
     bound = state.config.policy.max_slowdown
     return {
         "bound_percent": 100.0 * bound,
-        "measured_percent": None if clocks.measured_slowdown is None else round(100.0 * clocks.measured_slowdown, 2),
+        "used_percent": _percent(clocks.used.slowdown),
+        "used_is": "mostly measured" if clocks.used.is_measured else "mostly predicted",
+        "used_jobs": clocks.used.jobs,
+        "measured_percent": _percent(clocks.used.measured_slowdown),
+        "measured_jobs": clocks.used.measured_jobs,
         "planned_percent": round(100.0 * clocks.expected_slowdown, 2),
         "planned_doubt_percent": round(100.0 * clocks.slowdown_doubt, 2),
         "price_watts": round(clocks.price(bound), 1),

@@ -26,8 +26,6 @@ class MeasuredRun:
     """What its script shared with others of the same work, see `ScriptFeatures.key`; None where none was read."""
     slowed: float = 0.0
     """Most that its clock made it longer, as a ratio; `seconds` is without half of that."""
-    is_decided: bool = False
-    """Whether its clock was decided here, be it the default one."""
 
     def __post_init__(self) -> None:
         if self.gpus < 1:

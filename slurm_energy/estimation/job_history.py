@@ -70,6 +70,14 @@ class FinishedRun(NamedRun, Protocol):
         """Whether it was ended before its work was."""
 
     @property
+    def run_seconds(self) -> float:
+        """How long it took."""
+
+    @property
+    def clock_slowdown(self) -> float:
+        """Ratio by which its clock made it longer, measured in it or predicted; 0 at its default clock."""
+
+    @property
     def default_clock_seconds(self) -> float:
         """How long it took, or would have taken at the default clock."""
 
@@ -198,6 +206,8 @@ def ended_run(sample: FinishedRun) -> EndedRun:
         gpus=sample.gpu_count,
         submitted_at_seconds=sample.submitted_at_seconds,
         ended_at_seconds=sample.ended_at_seconds,
+        real_seconds=sample.run_seconds,
+        slowdown=sample.clock_slowdown,
     )
 
 

@@ -78,6 +78,10 @@ class EndedRun:
     submitted_at_seconds: float = inf
     """What had ended by then is what its estimate could rest on; infinite where it is not known: all runs before."""
     ended_at_seconds: float = 0.0
+    real_seconds: float | None = None
+    """How long it took at the clock that it had; None: as long as at the default one."""
+    slowdown: float = 0.0
+    """Ratio by which its clock made it longer, measured in it or predicted."""
 
     @property
     def is_sound(self) -> bool:

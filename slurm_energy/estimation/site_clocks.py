@@ -10,12 +10,12 @@ ones, and no other clocks save more energy at the same mean slowdown (equal marg
 at which recent jobs keep the bound, over jobs and over GPU time, with the doubt that is left.
 """
 
-from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from math import exp, hypot, inf, log, sqrt
-from typing import NamedTuple, Protocol
+from math import exp, hypot, log, sqrt
+from typing import NamedTuple
 
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.domain.trials import LearnedClock
@@ -24,7 +24,10 @@ from slurm_energy.energy_model.catalog import CATALOG, BoardLimits
 from slurm_energy.energy_model.curves import WorkloadCurve, curve_source, curves_of
 from slurm_energy.energy_model.operating_point import ClockTable, OperatingPoint
 from slurm_energy.estimation.clock_response import FORMS, AnsweredWindow, ClockAnswer, ResponseForms
+from slurm_energy.estimation.decided_runs import MIN_RUNS, DecidedRun, UsedBound, used_bound
 from slurm_energy.estimation.job_groups import job_group
+from slurm_energy.estimation.limit_habits import LimitedRun, LimitHabits
+from slurm_energy.estimation.user_shares import within_share
 
 POWER_SHARES = (0.15, 0.25, 0.4, 0.6, 0.8, 0.95)
 """Of the board's limit: kinds of work by their power at the default clock."""
@@ -37,8 +40,6 @@ MAX_RATIO_OF_BOUND = 2.0
 RECENT_SECONDS = 14 * 86_400.0
 MAX_NAMES = 200
 """Of a GPU type, whose trials count: those of the latest runs."""
-MIN_RUNS = 10
-"""Below so many recent runs each kind of work is taken to be as frequent as the next."""
 _NEAR = 0.25
 """Standard deviation of the logarithm of power within which programs are alike."""
 _PACKAGE_WEIGHT, _EVEN_WEIGHT = 0.5, 0.5
@@ -47,17 +48,22 @@ _DOUBT = 1.0
 """Standard deviations of the mean slowdown that count beside it."""
 _PRICES = tuple(4.0 * 1.12**number for number in range(70))
 """Watts per slowdown of 1."""
-_COUNTED_RUNS = 200
-"""Latest decided runs by which it is seen how much of the bound is used."""
 _MAX_MORE, _MAX_LESS = 1.25, 2.0
 """By how much the plan allows more or less than the bound, for what was measured: runs from before the profile was
 switched on are among those that are counted at first."""
 _NEVER = 1e9
+_UPPER = 1.645
+"""Standard deviations below which nineteen of twenty lie."""
 _HELD_BACK = 0.9
 """Share of the limit from which on the board's limit is taken to hold a program back."""
 _FIXED_POWER, _FREE_POWER = 0.35, 0.6
 """Of a program that it does not: share of its power that does not fall with the clock, and how far the rest does at
 first, as a power of the cube."""
+
+
+_MAX_TABLES = 256
+"""Kept at once of those that jobs asked for."""
+_Question = tuple[GpuTypeName, float | None, LearnedClock | None, float]
 
 
 class _Member(NamedTuple):
@@ -108,77 +114,6 @@ class TypeClocks:
         return min(range(len(POWER_SHARES)), key=lambda at: abs(log(POWER_SHARES[at]) - share))
 
 
-class LimitedRun(Protocol):
-    """An ended run, as far as its time limit goes."""
-
-    @property
-    def user(self) -> int | str:
-        """Who ran it."""
-
-    @property
-    def seconds(self) -> float:
-        """How long it took at the default clock."""
-
-    @property
-    def limit_seconds(self) -> float | None:
-        """Its time limit; None where there was none."""
-
-    @property
-    def cut_off(self) -> bool:
-        """Whether it was ended before its work was."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitHabits:
-    """How near to their time limits the site's jobs end: most limits are set with room, and that is known of them.
-
-    Run times of one name spread so widely that a limit looks near by them alone; but its user set the limit for this
-    run.
-    """
-
-    shares: tuple[float, ...] = ()
-    """Run time over limit, ascending; a run that was cut off counts as 1."""
-    highest: Mapping[int | str, float] = field(default_factory=dict)
-    """The largest of each user."""
-
-    @classmethod
-    def of(cls, runs: Iterable[LimitedRun]) -> "LimitHabits":
-        """Return those of some runs."""
-        found: list[float] = []
-        highest: dict[int | str, float] = {}
-        for run in runs:
-            if run.limit_seconds is None or not 0.0 < run.limit_seconds < inf or not run.seconds > 0.0:
-                continue
-            share = 1.0 if run.cut_off and run.seconds >= 0.9 * run.limit_seconds else run.seconds / run.limit_seconds
-            if not run.cut_off or share == 1.0:
-                found.append(min(share, 1.0))
-                highest[run.user] = max(highest.get(run.user, 0.0), min(share, 1.0))
-        return cls(shares=tuple(sorted(found)), highest=highest)
-
-    def room(self, users: Sequence[int | str | None], margin: float, added: float) -> float:
-        """Return by what ratio runs may grow before this share more of them reach the end; -1 where too few are known.
-
-        Runs that reach the end at the default clock do so anyway and count for nothing. A user who had a run near its
-        limit has no more room than that one left.
-
-        Args:
-            users: Who submits, by the words under which runs may stand.
-            margin: Share of the limit that stays free.
-            added: Share of runs.
-        """
-        end, number = 1.0 - margin, len(self.shares)
-        inside = number - (number - bisect_left(self.shares, end))
-        allowed = int(added * (number + 2)) - 1
-        if allowed < 0 or inside <= allowed:
-            return -1.0
-        room = end / max(self.shares[inside - 1 - allowed], 0.1) - 1.0
-        for user in users:
-            own = None if user is None else self.highest.get(user)
-            if own is not None:
-                room = min(room, end / max(own, 0.1) - 1.0)
-        return room
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteClocks:
     """What decides clocks where the bound is held in the mean."""
@@ -190,11 +125,13 @@ class SiteClocks:
     """Mean of recent jobs at the price of the first bound."""
     slowdown_doubt: float = 0.0
     """Standard deviation of it."""
-    measured_slowdown: float | None = None
-    """Mean over jobs that ran under these clocks, as far as it is known; None before enough of them."""
+    used: UsedBound = field(default_factory=UsedBound)
+    """What jobs that ran under these clocks used of the bound."""
     runs: int = 0
     """Recent ones that it rests on."""
     limits: LimitHabits = field(default_factory=LimitHabits)
+    _tables: dict[_Question, ClockTable] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """Those that were asked for lately; they go with what they were made of."""
 
     def price(self, max_slowdown: float) -> float:
         """Return the price for a bound: of the nearest that was worked out, in proportion."""
@@ -215,7 +152,28 @@ class SiteClocks:
             max_slowdown: The bound of the mean.
         """
         one = self.types.get(gpu_type)
-        return None if one is None else _job_table(one, one.class_of(watts), watts, learned, self.price(max_slowdown))
+        if one is None:
+            return None
+        question = gpu_type, watts, learned, max_slowdown
+        table = self._tables.get(question)
+        if table is None:
+            if len(self._tables) >= _MAX_TABLES:
+                self._tables.clear()
+            table = _job_table(one, one.class_of(watts), watts, learned, self.price(max_slowdown))
+            self._tables[question] = table
+        return table
+
+
+class EndedJobs(NamedTuple):
+    """Runs that tell how limits and the bound are kept."""
+
+    timed: Iterable[LimitedRun] = ()
+    """With their limits."""
+    decided: Iterable[DecidedRun] = ()
+    """Those whose clocks were decided, with what these cost them."""
+
+
+_NONE_ENDED = EndedJobs()
 
 
 class _Curve(NamedTuple):
@@ -223,6 +181,8 @@ class _Curve(NamedTuple):
 
     slowdown: tuple[float, ...]
     doubt: tuple[float, ...]
+    highest: tuple[float, ...]
+    """Slowdown in nineteen of twenty cases by clocks tried in runs of the name; else of what the clock alone paces."""
     power: tuple[float, ...]
     """Over that at the default clock."""
 
@@ -238,7 +198,7 @@ def site_clocks(
     bounds: Sequence[float],
     limits: BoardLimits,
     now_seconds: float,
-    timed: Iterable[LimitedRun] = (),
+    ended: EndedJobs = _NONE_ENDED,
 ) -> SiteClocks:
     """Return what the site's runs and the clocks that were tried in them say.
 
@@ -248,7 +208,7 @@ def site_clocks(
         bounds: Of the mean slowdown.
         limits: Power limits of the site's boards.
         now_seconds: Unix time, or the twin's.
-        timed: Ended runs with their limits.
+        ended: What ended runs say of limits and of clocks that were decided.
     """
     tried = _newest(learned)
     recent = [run for run in runs if now_seconds - run.ended_at_seconds <= RECENT_SECONDS]
@@ -258,17 +218,20 @@ def site_clocks(
     names = {*(run.gpu_type for run in recent), *(name for clocks in tried.values() for name in clocks)}
     types: dict[GpuTypeName, TypeClocks] = {}
     for gpu_type in sorted(names | {name for name in CATALOG if curves_of(name)}):
-        found = _type_clocks(gpu_type, tried, powers, limits)
+        users = {run.user for run in recent if run.gpu_type == gpu_type}
+        found = _type_clocks(gpu_type, tried, powers, limits, users)
         if found is not None:
             types[gpu_type] = found
     groups = _groups(types, tried, recent)
-    measured = _measured(recent)
+    used = used_bound(run for run in ended.decided if now_seconds - run.ended_at_seconds <= RECENT_SECONDS)
     prices: dict[float, float] = {}
     expected, doubt = 0.0, 0.0
     for bound in bounds:
-        # What limits, users' bounds and trials leave of the plan: the next plan makes up for it.
-        ratio = 1.0 if measured is None or measured <= 0.0 else bound / measured
-        aim = bound * min(max(ratio, 1.0 / _MAX_LESS), _MAX_MORE) if bound == bounds[0] else bound
+        # What limits, users' bounds and trials leave of the plan: the next plan makes up for it. Predictions alone say
+        # when it was too much, never when it was too little.
+        ratio = 1.0 if used.slowdown is None else bound / used.slowdown
+        most = _MAX_MORE if used.is_measured else 1.0
+        aim = bound * min(max(ratio, 1.0 / _MAX_LESS), most) if bound == bounds[0] else bound
         prices[bound], mean, error = _price(groups, bound, aim)
         if bound == bounds[0]:
             expected, doubt = mean, error
@@ -277,16 +240,16 @@ def site_clocks(
         prices=prices,
         expected_slowdown=expected,
         slowdown_doubt=doubt,
-        measured_slowdown=measured,
+        used=used,
         runs=len(recent),
-        limits=LimitHabits.of(timed),
+        limits=LimitHabits.of(ended.timed),
     )
 
 
 def _newest(
     learned: Iterable[tuple[object, str, Mapping[GpuTypeName, LearnedClock]]],
 ) -> Mapping[tuple[object, str], Mapping[GpuTypeName, LearnedClock]]:
-    """Return what was tried in the latest runs of each type."""
+    """Return what was tried in the latest runs of each type, of each user's names one in turn."""
     by_type: dict[GpuTypeName, list[tuple[float, str, tuple[object, str], LearnedClock]]] = {}
     for user, group, clocks in learned:
         for gpu_type, clock in clocks.items():
@@ -294,19 +257,15 @@ def _newest(
             by_type.setdefault(gpu_type, []).append((at, f"{user}/{group}", (user, group), clock))
     found: dict[tuple[object, str], dict[GpuTypeName, LearnedClock]] = {}
     for gpu_type, rows in by_type.items():
-        for _, _, key, clock in sorted(rows, key=lambda row: row[:2])[:MAX_NAMES]:
+        turns: Counter[object] = Counter()
+        placed = []
+        for row in sorted(rows, key=lambda row: row[:2]):
+            user = row[2][0]
+            placed.append((turns[user], row))
+            turns[user] += 1
+        for _, (_, _, key, clock) in sorted(placed, key=lambda one: (one[0], *one[1][:2]))[:MAX_NAMES]:
             found.setdefault(key, {})[gpu_type] = clock
     return found
-
-
-def _measured(runs: Sequence[MeasuredRun]) -> float | None:
-    """Return the mean slowdown of runs that were decided, over jobs or GPU time, whichever is more."""
-    decided = sorted((run for run in runs if run.is_decided), key=lambda run: run.ended_at_seconds)[-_COUNTED_RUNS:]
-    if len(decided) < MIN_RUNS:
-        return None
-    by_job = sum(run.slowed for run in decided) / len(decided)
-    seconds = sum(run.gpus * run.seconds for run in decided)
-    return max(by_job, sum(run.slowed * run.gpus * run.seconds for run in decided) / seconds, 1e-6)
 
 
 def _type_clocks(
@@ -314,6 +273,7 @@ def _type_clocks(
     tried: Mapping[tuple[object, str], Mapping[GpuTypeName, LearnedClock]],
     powers: Mapping[tuple[object, str, GpuTypeName], Sequence[float]],
     limits: BoardLimits,
+    users: Collection[object],
 ) -> TypeClocks | None:
     row, limit = CATALOG.get(gpu_type), limits.known_watts(gpu_type)
     if row is None or row.default_sm_clock_mhz is None or not row.sm_clocks_mhz or limit is None:
@@ -321,7 +281,7 @@ def _type_clocks(
     default = row.default_sm_clock_mhz
     curves = [curve.on_board(limit) for curve in curves_of(gpu_type)]
     own = [
-        (clocks[gpu_type], powers.get((user, group, gpu_type), ()))
+        (user, clocks[gpu_type], powers.get((user, group, gpu_type), ()))
         for (user, group), clocks in tried.items()
         if gpu_type in clocks and clocks[gpu_type].default_clock_mhz == default
     ]
@@ -332,15 +292,19 @@ def _type_clocks(
     step = max(1, -(-len(every) // MAX_CLOCKS))
     clocks_mhz = tuple(every[::-1][::step][::-1])
     usual = _usual_power(curves, clocks_mhz, default)
-    package = [(_package_member(curve, clocks_mhz, default, limit), None) for curve in curves]
-    seen: list[tuple[_Member, LearnedClock]] = []
-    for learned, watts in own:
+    package = [_package_member(curve, clocks_mhz, default, limit) for curve in curves]
+    number = len({*users, *(user for user, _, _ in own)})
+    seen: list[tuple[_Member, object, LearnedClock]] = []
+    for user, learned, watts in own:
         share = log(max(sum(watts) / len(watts), 1.0) / limit) if watts else 0.0
         forms = _forms_after(learned)
-        seen.append((_Member(share, min(3.0, float(learned.runs)), forms), learned))
+        seen.append((_Member(share, min(3.0, float(learned.runs)), forms), user, learned))
     classes = []
     for at, share_of_limit in enumerate((*POWER_SHARES, None)):
-        near = [(one, found, _weight(one, share_of_limit)) for one, found in (*package, *seen)]
+        near: list[tuple[_Member, LearnedClock | None, float]] = [
+            (one, None, _weight(one, share_of_limit)) for one in package
+        ]
+        near += _within_shares(seen, share_of_limit, number, _EVEN_WEIGHT + sum(weight for _, _, weight in near))
         total = _EVEN_WEIGHT + sum(weight for _, _, weight in near)
         mixed = [_EVEN_WEIGHT / total / len(FORMS)] * len(FORMS)
         first = 1.0 if _is_held_back(at) else _FREE_POWER
@@ -371,6 +335,21 @@ def _type_clocks(
 def _weight(one: _Member, share: float | None) -> float:
     """Return how much a program counts for work of a power."""
     return one.weight if share is None else one.weight * exp(-0.5 * ((one.log_share - log(share)) / _NEAR) ** 2)
+
+
+def _within_shares(
+    seen: Sequence[tuple[_Member, object, LearnedClock]], share_of_limit: float | None, users: int, others: float
+) -> list[tuple[_Member, LearnedClock | None, float]]:
+    """Return how much each tried program counts for work of a power: no user's more than his share of all."""
+    weights = [_weight(one, share_of_limit) for one, _, _ in seen]
+    sums: dict[object, float] = {}
+    for (_, user, _), weight in zip(seen, weights, strict=True):
+        sums[user] = sums.get(user, 0.0) + weight
+    fair = within_share(sums, users, others)
+    return [
+        (one, found, weight * fair[user] / sums[user] if sums[user] > 0.0 else 0.0)
+        for (one, user, found), weight in zip(seen, weights, strict=True)
+    ]
 
 
 def _usual_power(curves: Sequence[WorkloadCurve], clocks_mhz: Sequence[int], default: int) -> tuple[float, ...]:
@@ -413,7 +392,7 @@ def _package_member(curve: WorkloadCurve, clocks_mhz: Sequence[int], default: in
     return _Member(log(max(curve.watts(curve.high_clock_mhz), 1.0) / limit), _PACKAGE_WEIGHT, forms)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _forms_after(learned: LearnedClock) -> tuple[float, ...]:
     """Return how likely each form is after what was tried, where all were as likely as the next before."""
     return tuple(weight for _, _, weight in ResponseForms.after(_windows(learned)).forms)
@@ -449,34 +428,51 @@ def _power_of(learned: LearnedClock, clocks_mhz: Sequence[int], usual: Sequence[
     return min(max(above / below, 0.0), 2.0)
 
 
-@lru_cache(maxsize=4096)
 def _curve(one: TypeClocks, at: int, learned: LearnedClock | None) -> _Curve:
     """Return what clocks do to work of a class, of a name of which some were tried."""
     kind = one.classes[at]
-    weights, power = kind.forms, kind.power
+    weights, power, own = kind.forms, kind.power, None
     if learned is not None:
-        product = [mine * form for mine, form in zip(weights, _forms_after(learned), strict=True)]
+        own = _forms_after(learned)
+        product = [mine * form for mine, form in zip(weights, own, strict=True)]
         total = sum(product)
         weights = tuple(value / total for value in product) if total > 0.0 else weights
         power = _power_of(learned, one.clocks_mhz, one.power_at(at), power)
-    begins: dict[float, tuple[float, float]] = {}
+    worsts = [max(one.default_clock_mhz / clock - 1.0, 0.0) for clock in one.clocks_mhz]
+    begins, own_begins = _begins(weights), None if own is None else _begins(own)
+    found = [_slowdown_by(begins, worst) for worst in worsts]
+    highest = []
+    for worst, (mean, doubt) in zip(worsts, found, strict=True):
+        # What other programs did is no promise: until its own clocks were tried, it may be one that the clock paces.
+        mine, my_doubt = (worst, 0.0) if own_begins is None else _slowdown_by(own_begins, worst)
+        highest.append(min(max(mine + _UPPER * my_doubt, mean + _UPPER * doubt), worst))
+    return _Curve(
+        slowdown=tuple(mean for mean, _ in found),
+        doubt=tuple(doubt for _, doubt in found),
+        highest=tuple(highest),
+        power=tuple(ratio**power for ratio in one.power_at(at)),
+    )
+
+
+def _begins(weights: Sequence[float]) -> Mapping[float, tuple[float, float]]:
+    """Return the sums of weight times share, and of it times share, of the forms that begin at each place."""
+    found: dict[float, tuple[float, float]] = {}
     for weight, (share, begin) in zip(weights, FORMS, strict=True):
-        first, second = begins.get(begin, (0.0, 0.0))
-        begins[begin] = first + weight * share, second + weight * share * share
-    slowdowns, doubts = [], []
-    for clock in one.clocks_mhz:
-        worst = one.default_clock_mhz / clock - 1.0
-        mean = square = 0.0
-        for begin, (first, second) in begins.items():
-            if worst > begin:
-                mean += first * (worst - begin)
-                square += second * (worst - begin) ** 2
-        slowdowns.append(mean)
-        doubts.append(sqrt(max(square - mean * mean, 0.0)))
-    return _Curve(tuple(slowdowns), tuple(doubts), tuple(ratio**power for ratio in one.power_at(at)))
+        first, second = found.get(begin, (0.0, 0.0))
+        found[begin] = first + weight * share, second + weight * share * share
+    return found
 
 
-@lru_cache(maxsize=4096)
+def _slowdown_by(begins: Mapping[float, tuple[float, float]], worst: float) -> tuple[float, float]:
+    """Return the mean slowdown at a clock by the weights of all forms, and its standard deviation."""
+    mean = square = 0.0
+    for begin, (first, second) in begins.items():
+        if worst > begin:
+            mean += first * (worst - begin)
+            square += second * (worst - begin) ** 2
+    return mean, sqrt(max(square - mean * mean, 0.0))
+
+
 def _job_table(one: TypeClocks, at: int, watts: float | None, learned: LearnedClock | None, price: float) -> ClockTable:
     curve = _curve(one, at, learned)
     best = curve.best(watts or one.limit_watts * (POWER_SHARES[at] if at < len(POWER_SHARES) else 0.75), price)
@@ -484,13 +480,12 @@ def _job_table(one: TypeClocks, at: int, watts: float | None, learned: LearnedCl
     for place in range(best, len(one.clocks_mhz)):
         clock = one.clocks_mhz[place]
         slowdown = curve.slowdown[place]
-        inverse = max(one.default_clock_mhz / clock - 1.0, 0.0)
         points.append(
             OperatingPoint(
                 sm_clock_mhz=clock,
                 default_clock_mhz=one.default_clock_mhz,
                 slowdown=round(slowdown, 9),
-                worst_slowdown=round(min(slowdown + 1.645 * curve.doubt[place], inverse), 9),
+                worst_slowdown=round(curve.highest[place], 9),
                 mean_slowdown=round(slowdown, 9),
                 energy_change=round(curve.power[place] * (1.0 + slowdown) - 1.0, 9),
                 source="model" if one.is_assumed else "measured",
@@ -504,8 +499,8 @@ class _Group(NamedTuple):
 
     curve: _Curve
     watts: float
-    jobs: float
-    gpu_seconds: float
+    shares: tuple[float, ...]
+    """Of jobs, of GPU time, and of both where no user has more than his share."""
     programs: float
     """That their class rests on."""
     place: tuple[GpuTypeName, int]
@@ -518,28 +513,46 @@ def _groups(
 ) -> list[_Group]:
     """Return the recent runs together that have the same curve; of a site without runs, one of each kind of work."""
     found: dict[tuple[GpuTypeName, int, LearnedClock | None], list[float]] = {}
+    runs = [run for run in runs if run.gpu_type in types]
+    job_shares, time_shares = _user_factors(runs)
     for run in runs:
-        one = types.get(run.gpu_type)
-        if one is None:
-            continue
+        one = types[run.gpu_type]
         learned = tried.get((run.user, job_group(run.name, run.script_key)), {}).get(run.gpu_type)
-        sums = found.setdefault((run.gpu_type, one.class_of(run.watts), learned), [0.0, 0.0, 0.0])
+        sums = found.setdefault((run.gpu_type, one.class_of(run.watts), learned), [0.0] * 5)
         seconds = run.gpus * run.seconds
-        for at, value in enumerate((1.0, seconds, seconds * run.watts)):
+        fair_job, fair_seconds = job_shares[run.user], seconds * time_shares[run.user]
+        for at, value in enumerate((1.0, seconds, fair_job, fair_seconds, seconds * run.watts)):
             sums[at] += value
-    if sum(sums[0] for sums in found.values()) < MIN_RUNS:
-        found = {(name, len(one.classes) - 1, None): [1.0, 1.0, 0.75 * one.limit_watts] for name, one in types.items()}
+    if len(runs) < MIN_RUNS:
+        found = {
+            (name, len(one.classes) - 1, None): [1.0, 1.0, 1.0, 1.0, 0.75 * one.limit_watts]
+            for name, one in types.items()
+        }
+    totals = [sum(sums[at] for sums in found.values()) for at in range(4)]
     return [
         _Group(
             curve=_curve(types[name], at, learned),
-            watts=joules / seconds,
-            jobs=jobs,
-            gpu_seconds=seconds,
+            watts=joules / values[1],
+            shares=tuple(value / total for value, total in zip(values, totals, strict=True)),
             programs=types[name].classes[at].programs + (0.0 if learned is None else 3.0),
             place=(name, at),
         )
-        for (name, at, learned), (jobs, seconds, joules) in found.items()
+        for (name, at, learned), (*values, joules) in found.items()
     ]
+
+
+def _user_factors(runs: Sequence[MeasuredRun]) -> tuple[Mapping[object, float], Mapping[object, float]]:
+    """Return by what each user's jobs, and his GPU time, count less, so that he has no more than his share."""
+    jobs: dict[object, float] = {}
+    seconds: dict[object, float] = {}
+    for run in runs:
+        jobs[run.user] = jobs.get(run.user, 0.0) + 1.0
+        seconds[run.user] = seconds.get(run.user, 0.0) + run.gpus * run.seconds
+    fair_jobs, fair_seconds = within_share(jobs, len(jobs)), within_share(seconds, len(jobs))
+    return (
+        {user: fair_jobs[user] / value for user, value in jobs.items()},
+        {user: fair_seconds[user] / value for user, value in seconds.items()},
+    )
 
 
 def _price(groups: Sequence[_Group], bound: float, aim: float) -> tuple[float, float, float]:
@@ -554,18 +567,15 @@ def _price(groups: Sequence[_Group], bound: float, aim: float) -> tuple[float, f
 
 
 def _mean(groups: Sequence[_Group], price: float, most: float) -> tuple[float, float]:
-    """Return the mean slowdown over jobs or GPU time, whichever is more, and its standard deviation."""
-    jobs, seconds = sum(one.jobs for one in groups), sum(one.gpu_seconds for one in groups)
-    by_job = by_time = 0.0
+    """Return the mean slowdown over jobs or GPU time, whichever is most, and its standard deviation."""
+    means = [0.0] * 4
     doubts: dict[tuple[GpuTypeName, int], float] = {}
     for one in groups:
         at = one.curve.best(one.watts, price)
         while one.curve.slowdown[at] > most and at < len(one.curve.slowdown) - 1:
             at += 1
-        share = max(one.jobs / jobs, one.gpu_seconds / seconds)
-        by_job += one.jobs / jobs * one.curve.slowdown[at]
-        by_time += one.gpu_seconds / seconds * one.curve.slowdown[at]
+        means = [mean + share * one.curve.slowdown[at] for mean, share in zip(means, one.shares, strict=True)]
         # Work of one class is wrong in one direction: the less the more programs are known.
-        doubt = share * one.curve.doubt[at] / sqrt(1.0 + one.programs)
+        doubt = max(one.shares) * one.curve.doubt[at] / sqrt(1.0 + one.programs)
         doubts[one.place] = doubts.get(one.place, 0.0) + doubt
-    return max(by_job, by_time), hypot(*doubts.values())
+    return max(means), hypot(*doubts.values())

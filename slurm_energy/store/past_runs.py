@@ -15,13 +15,13 @@ from sqlalchemy.orm import Session
 from slurm_energy.domain.decision import Reason
 from slurm_energy.domain.energy import EnergyScope, EnergySource, QualityFlag
 from slurm_energy.domain.ids import ClusterName, GpuTypeName
-from slurm_energy.domain.job import EnergyMode
 from slurm_energy.domain.plain import from_plain
 from slurm_energy.domain.script import ScriptFeatures
 from slurm_energy.domain.work import FailedRuns, MeasuredRun
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.store.sums import applied_choice
 from slurm_energy.store.tables import (
+    ClockTrialRow,
     DecisionClockRow,
     DecisionRow,
     GpuEnergyRow,
@@ -50,7 +50,6 @@ _FAILED = ("FAILED", "OUT_OF_MEMORY", "TIMEOUT")
 """States that say something of the type a job ran on; a node that failed, and who cancelled a job, do not."""
 _CUT_OFF = ("TIMEOUT", "CANCELLED", "PREEMPTED", "DEADLINE")
 """States of runs that were ended before their work was."""
-_DECIDING = (EnergyMode.BALANCED.value, EnergyMode.SAVER.value)
 _MIN_CLOCK_SHARE = 0.85
 """Of the default clock, that a busy GPU is seen at; a board's power limit takes no more. Below it the user set one."""
 _MIN_COVERED_SHARE = 0.9
@@ -113,9 +112,7 @@ def measured_jobs(
     columns = [column for column in ranked.c if column.name != "age_rank"]
     query = select(*columns).where(ranked.c.age_rank <= limit_per_type)
     ordered = query.order_by(ranked.c.user, ranked.c.name, ranked.c.gpu_type, ranked.c.age_rank)
-    for row_id, user, name, script_key, ended, gpu_type, gpus, seconds, watts, slowed, decided in session.execute(
-        ordered
-    ):
+    for row_id, user, name, script_key, ended, gpu_type, gpus, seconds, watts, slowed in session.execute(ordered):
         if 0.0 < seconds < inf and 0.0 < watts < inf:
             yield (
                 row_id,
@@ -128,7 +125,6 @@ def measured_jobs(
                     watts=watts,
                     ended_at_seconds=ended,
                     slowed=slowed,
-                    is_decided=bool(decided),
                     script_key=script_key,
                 ),
             )
@@ -212,7 +208,6 @@ def _runs(*jobs: ColumnElement[bool]) -> Select[Any]:
         seconds.label("seconds"),
         watts.label("watts"),
         slowed.label("slowed"),
-        case((DecisionRow.mode.in_(_DECIDING), 1), else_=0).label("decided"),
     ]
     return (
         select(*columns)
@@ -241,7 +236,6 @@ def _runs(*jobs: ColumnElement[bool]) -> Select[Any]:
             attempt.ended_at_seconds,
             attempt.started_at_seconds,
             DecisionRow.script_key,
-            DecisionRow.mode,
         )
         .having(
             func.count() == JobRow.gpu_count,
@@ -294,6 +288,8 @@ class RuntimeSample:
     """Measured, without suspension; of the last attempt."""
     default_clock_seconds: float
     """What it would have been at the default clock, by the slowdown that was predicted for the applied one."""
+    clock_slowdown: float = 0.0
+    """Ratio by which its clock made it longer, measured by its trials of that clock, else predicted."""
     gpu_count: int | None
     script_key: str | None = None
     """What its script shared with others of the same work."""
@@ -343,7 +339,7 @@ def timed_jobs(
 def _samples(*jobs: ColumnElement[bool]) -> Select[Any]:
     attempt = JobAttemptRow
     run = attempt.ended_at_seconds - attempt.started_at_seconds - attempt.suspended_seconds
-    slowdown, types = _slowdowns(*jobs), _types(*jobs)
+    slowdown, tried, types = _slowdowns(*jobs), _tried_slowdowns(*jobs), _types(*jobs)
     columns: list[ColumnElement[Any]] = [
         JobRow.row_id.label("job_row_id"),
         JobRow.user_id.label("user_id"),
@@ -351,6 +347,7 @@ def _samples(*jobs: ColumnElement[bool]) -> Select[Any]:
         attempt.ended_at_seconds.label("ended_at_seconds"),
         run.label("run_seconds"),
         (run / (1.0 + func.coalesce(slowdown.c.slowdown, 0.0))).label("default_clock_seconds"),
+        func.coalesce(tried.c.slowdown, slowdown.c.slowdown, 0.0).label("clock_slowdown"),
         JobRow.gpu_count.label("gpu_count"),
         DecisionRow.script_key.label("script_key"),
         types.c.gpu_type.label("gpu_type"),
@@ -362,6 +359,7 @@ def _samples(*jobs: ColumnElement[bool]) -> Select[Any]:
         select(*columns)
         .join(attempt, (attempt.job_row_id == JobRow.row_id) & (attempt.restart_count == JobRow.restart_count))
         .outerjoin(slowdown, slowdown.c.job_row_id == JobRow.row_id)
+        .outerjoin(tried, tried.c.job_row_id == JobRow.row_id)
         .outerjoin(types, types.c.job_row_id == JobRow.row_id)
         .outerjoin(DecisionRow, DecisionRow.decision_id == JobRow.decision_id)
         .where(
@@ -388,6 +386,27 @@ def _slowdowns(*jobs: ColumnElement[bool]) -> Subquery:
         .group_by(NodeEnergyRow.job_row_id)
     )
     return query.subquery("slowdowns")
+
+
+def _tried_slowdowns(*jobs: ColumnElement[bool]) -> Subquery:
+    """Return the slowdown that trials measured of the clock each job's last attempt had, in the mean of its windows."""
+    query = (
+        select(NodeEnergyRow.job_row_id, func.avg(ClockTrialRow.slowdown).label("slowdown"))
+        .select_from(ClockTrialRow)
+        .join(NodeEnergyRow, NodeEnergyRow.row_id == ClockTrialRow.node_energy_row_id)
+        .join(
+            GpuEnergyRow,
+            (GpuEnergyRow.node_energy_row_id == NodeEnergyRow.row_id)
+            & (GpuEnergyRow.gpu_type == ClockTrialRow.gpu_type)
+            & (GpuEnergyRow.applied_clock_mhz == ClockTrialRow.sm_clock_mhz),
+        )
+        .join(
+            JobRow, (JobRow.row_id == NodeEnergyRow.job_row_id) & (JobRow.restart_count == NodeEnergyRow.restart_count)
+        )
+        .where(*jobs, ClockTrialRow.slowdown > -1.0, ClockTrialRow.reason == "")
+        .group_by(NodeEnergyRow.job_row_id)
+    )
+    return query.subquery("tried_slowdowns")
 
 
 def _types(*jobs: ColumnElement[bool]) -> Subquery:

@@ -162,3 +162,27 @@ def test_garbage_among_the_trials_harms_no_decision(
         found = decide(config, known, name=name)
         assert Reason.POLICY_ERROR not in found.decision.reasons
         assert all(0.0 <= one.predicted_slowdown <= 0.1 for one in found.decision.clocks)
+
+
+def test_an_error_in_the_plan_of_the_site_withholds_nothing_that_names_learned(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    store(engine, 77, "steady", STEADY)
+    monkeypatch.setattr("slurm_energy.daemon.recorder.history.site_clocks", fail)
+    known, kinds = read(engine, site(tmp_path), monkeypatch)
+    assert kinds == [ClockPart] and known.site_clocks is None
+    assert known.clocks[1000, "steady"][A100].runs == 1
+
+
+def test_a_job_without_trials_of_its_name_is_told_that_its_clock_is_predicted(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    store(engine, 77, "steady", STEADY)
+    config = site(tmp_path)
+    known, _ = read(engine, config, monkeypatch)
+    new, tried_before = (decide(config, known, name=name).decision for name in ("new", "steady"))
+    assert any("predicted from other programs" in note for note in new.notes)
+    assert not any("predicted from other programs" in note for note in tried_before.notes)

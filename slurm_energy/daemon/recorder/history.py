@@ -39,10 +39,11 @@ from slurm_energy.estimation.job_history import (
 )
 from slurm_energy.estimation.learned_clocks import learned_clocks
 from slurm_energy.estimation.run_time import RUNS_PER_NAME, RunTimeModel
-from slurm_energy.estimation.site_clocks import SiteClocks, site_clocks
+from slurm_energy.estimation.site_clocks import EndedJobs, site_clocks
 from slurm_energy.policy.site.comparison import TypeComparison
 from slurm_energy.policy.site.settings import site_board_limits
 from slurm_energy.store.clock_trials import trials_of_names
+from slurm_energy.store.decided_runs import decided_runs
 from slurm_energy.store.past_runs import (
     HISTORY_DAYS,
     RuntimeSample,
@@ -365,24 +366,38 @@ class HistoryLoop:
         if not (self._tries_clocks or self._by_mean):
             return
         found: list[tuple[int | str, str, Mapping[GpuTypeName, LearnedClock]]] = []
-        clocks: SiteClocks | None = None
         try:
             if self._tries_clocks:
                 found += learned_clocks(trials_of_names(session, self._cluster, history_begin(time.time())))
-            if self._by_mean and self._site_clocks_due.due(time.monotonic()):
-                timed = map(ended_run, self._memory.timed())
-                clocks = site_clocks(found, self._memory.measured(), self._bounds, self._limits, time.time(), timed)
         except StoreError:
             raise
         except Exception as error:  # noqa: BLE001  # run times and work are known all the same, whatever it is
             logger.warning("clocks cannot be compared, what was known before stays error=%s", error)
             return
-        if clocks is not None:
-            self._send_frame(SiteClocksKnown(clocks=clocks))
         self._learned = {(user_id, name): learned for user_id, name, learned in found}
         if self._tries_clocks:
             for part in table_parts(ClockPart, found):
                 self._send_frame(part)
+        if self._by_mean and self._site_clocks_due.due(time.monotonic()):
+            self._send_site_clocks(session, found)
+
+    def _send_site_clocks(
+        self, session: Session, found: Sequence[tuple[int | str, str, Mapping[GpuTypeName, LearnedClock]]]
+    ) -> None:
+        """Send what all runs say of clocks; what each name learned is known without it."""
+        now = time.time()
+        try:
+            ended = EndedJobs(
+                timed=map(ended_run, self._memory.timed()),
+                decided=list(decided_runs(session, self._cluster, history_begin(now))),
+            )
+            clocks = site_clocks(found, self._memory.measured(), self._bounds, self._limits, now, ended)
+        except StoreError:
+            raise
+        except Exception as error:  # noqa: BLE001  # run times and work are known all the same, whatever it is
+            logger.warning("clocks of the site not planned, those before stay error=%s", error)
+            return
+        self._send_frame(SiteClocksKnown(clocks=clocks))
 
     def _send_predictions(self, runs: Sequence[MeasuredRun], groups: Collection[NameOf] | None = None) -> None:
         """Send what the network expects of all names, or of some; without a network the tables count."""

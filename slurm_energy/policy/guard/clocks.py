@@ -175,11 +175,13 @@ def slowdown_room(
     predicted = _predicted_seconds(gpu_type, case, limit, guard.unknown_runtime_share * max(1.0, ratio or 1.0))
     deadline = case.job.options.deadline_seconds
     time_limit = _room(limit * (1.0 - guard.time_limit_margin), predicted)
-    if case.clock_terms.by_mean and case.runtime is not None and case.runtime.is_known:
+    is_known = case.runtime is not None and case.runtime.is_known
+    if case.clock_terms.by_mean and case.runtime is not None and is_known:
         spread = _spread(case.runtime)
         likely = _likely_room(limit * (1.0 - guard.time_limit_margin), predicted, spread, guard.max_added_timeouts)
         time_limit = max(time_limit, likely)
-    if case.limit_room > 0.0:
+    if case.limit_room > 0.0 and not is_known:
+        # What other jobs leave of their limits says nothing of a name whose run times are known.
         # On a slower type the run is that much nearer to its limit.
         time_limit = max(time_limit, (1.0 + case.limit_room) / max(1.0, ratio or 1.0) - 1.0)
     return SlowdownRoom(

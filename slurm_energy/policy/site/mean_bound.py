@@ -61,8 +61,12 @@ def site_clock_notes(gpu_type: GpuTypeName, case: Case, choice: ClockChoice | No
     if choice is None or gpu_type not in case.site_tables:
         return
     learned = case.learned_clocks.get(gpu_type)
-    own = "" if learned is None else f" and clocks tried in {max(learned.runs, 1)} of this name"
+    basis = (
+        "predicted from other programs, none was tried in runs of this name"
+        if learned is None
+        else f"by what runs of this site measured and clocks tried in {max(learned.runs, 1)} of this name"
+    )
     yield (
-        f"{gpu_type}: {choice.sm_clock_mhz} MHz by what runs of this site measured{own}: "
+        f"{gpu_type}: {choice.sm_clock_mhz} MHz {basis}: "
         f"{choice.predicted_slowdown:.1%} longer expected, which the site's bound allows in the mean over jobs"
     )

@@ -27,11 +27,12 @@ from slurm_energy.domain.work import FailedRuns, MeasuredRun, WorkEstimate
 from slurm_energy.energy_model.catalog import CATALOG, BoardLimits, gpu_type_from_slurm_type
 from slurm_energy.errors import PolicyError
 from slurm_energy.estimation.clock_trials import ClockTrials
+from slurm_energy.estimation.decided_runs import COUNTED_RUNS, DecidedRun, measured_slowdown
 from slurm_energy.estimation.job_groups import job_group, script_family
 from slurm_energy.estimation.job_history import NameOf
 from slurm_energy.estimation.learned_clocks import MAX_RUNS, learned_clocks
 from slurm_energy.estimation.run_time import EndedRun
-from slurm_energy.estimation.site_clocks import SiteClocks, site_clocks
+from slurm_energy.estimation.site_clocks import EndedJobs, SiteClocks, site_clocks
 from slurm_energy.estimation.site_runs import SiteRuns
 from slurm_energy.policy.base import FollowingPolicy, Policy, RehearsablePolicy
 from slurm_energy.policy.gnn.outcomes.graph import Ask
@@ -336,6 +337,7 @@ class ServedRuns:
     def __init__(self) -> None:
         self._site = SiteRuns()
         self._tried: dict[tuple[str, str], deque[_TriedRun]] = {}
+        self._decided_runs: deque[DecidedRun] = deque(maxlen=COUNTED_RUNS)
         self._site_clocks: SiteClocks | None = None
         self._clocks_at_seconds = -inf
 
@@ -363,7 +365,15 @@ class ServedRuns:
         if trials is not None and trials.records and job.name:
             runs = self._tried.setdefault((job.user, job_group(job.name, key)), deque(maxlen=MAX_TRIED_RUNS))
             runs.appendleft(_TriedRun(end=end, records=tuple(trials.records)))
-        if trials is not None and trials.ladder.kept_clock_mhz is not None:
+        kept_mhz = None if trials is None else trials.ladder.kept_clock_mhz
+        ran_mhz = None if clock is None else clock.sm_clock_mhz
+        tried = None
+        if trials is not None:
+            ran_mhz = trials.ladder.running_clock_mhz
+            ran_mhz = None if ran_mhz == trials.clocks_mhz[-1] else ran_mhz
+            tried = measured_slowdown(gpu_type, ran_mhz, trials.records)
+        predicted = 0.0 if clock is None or ran_mhz is None else clock.predicted_slowdown
+        if kept_mhz is not None:
             clock = None  # as in the database, where what was predicted belongs to the decided clock alone
         if job.name and end.state in _FAILED:
             self._site.observe(
@@ -384,12 +394,24 @@ class ServedRuns:
                 gpus=end.gpus if job.asked_gpus else None,
                 submitted_at_seconds=job.submitted_seconds,
                 ended_at_seconds=end.ended_seconds,
+                real_seconds=end.run_seconds,
+                slowdown=slowed if tried is None else tried,
             ),
             job.script,
         )
+        if end.state == "COMPLETED" and is_decided and (tried is not None or kept_mhz is None):
+            self._decided_runs.append(
+                DecidedRun(
+                    user=job.user,
+                    gpu_seconds=end.gpus * seconds,
+                    ended_at_seconds=end.ended_seconds,
+                    slowdown=predicted if tried is None else tried,
+                    is_slowed=ran_mhz is not None,
+                    is_measured=tried is not None,
+                )
+            )
         joules = end.energy_joules - place.free_watts * end.gpus * (end.begun_seconds - end.started_seconds)
-        is_tried = trials is not None and trials.ladder.kept_clock_mhz is not None
-        if end.state != "COMPLETED" or not job.name or joules <= 0.0 or is_tried:
+        if end.state != "COMPLETED" or not job.name or joules <= 0.0 or kept_mhz is not None:
             return
         at_default = seconds / (1.0 + slowed / 2.0)
         self._site.observe(
@@ -402,7 +424,6 @@ class ServedRuns:
                 watts=joules / (1.0 + change) / (at_default * end.gpus),
                 ended_at_seconds=end.ended_seconds,
                 slowed=slowed,
-                is_decided=is_decided,
                 script_key=key,
             ),
             job.script,
@@ -438,9 +459,8 @@ class ServedRuns:
             learned = [(user, group, self._learned(runs)) for (user, group), runs in self._tried.items()]
             bounds = (config.policy.max_slowdown, config.policy.saver_max_slowdown)
             runs = self._site.measured
-            self._site_clocks = site_clocks(
-                learned, runs, bounds, site_board_limits(config), now_seconds, self._site.timed_runs()
-            )
+            ended = EndedJobs(timed=self._site.timed_runs(), decided=self._decided_runs)
+            self._site_clocks = site_clocks(learned, runs, bounds, site_board_limits(config), now_seconds, ended)
         return self._site_clocks
 
     def predictions(self, network: OutcomeNetwork, limits: BoardLimits, now_seconds: float) -> SitePredictions:
