@@ -56,7 +56,7 @@ class OpenGroup:
     unknown_jobs: int
     """Those of them whose energy is not known as a whole: nothing of them is in the sum."""
     free_elsewhere_jobs: int
-    """Those of them that found no free GPUs where they wanted to, while another partition had some."""
+    """Those of them for which no room was seen in the named partition, while another one had some."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

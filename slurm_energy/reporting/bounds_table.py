@@ -7,7 +7,7 @@ from slurm_energy.reporting.fitted import FittedColumn, FittedTable, print_fitte
 from slurm_energy.reporting.quantities import energy_text, percent_text
 
 _SLOWDOWN = ("Jobs", "Known", "Measured", "Mean slowdown", "Beyond bound", "Share")
-_OPEN = ("Jobs", "Could have saved", "Unknown", "GPUs free elsewhere", "Left open")
+_OPEN = ("Jobs", "Could have saved", "Unknown", "Room elsewhere", "Left open")
 
 
 def render_slowdown(report: SlowdownReport, console: Console) -> None:
@@ -43,7 +43,7 @@ def render_open(report: OpenReport, console: Console) -> None:
         _open_cells(report.total), console,
     )  # fmt: skip
     console.print("Could have saved: measured energy of the GPUs times what another partition was predicted to save")
-    console.print("(--energy-open). GPUs free elsewhere: none were free in the named partition then.")
+    console.print("(--energy-open). Room elsewhere: no room for the job was seen in the named partition then.")
 
 
 def _open_cells(one: OpenGroup) -> tuple[str, ...]:

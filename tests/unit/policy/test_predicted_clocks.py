@@ -6,11 +6,15 @@ from policy_factory import A100, H100, NOW, make_config, make_job, make_node, ma
 from work_samples import make_work
 
 from slurm_energy.config import Config
+from slurm_energy.domain.decision import Reason
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.domain.job import JobRequest
 from slurm_energy.domain.predicted_clocks import PredictedClocks, PredictedWork
+from slurm_energy.domain.trials import LearnedClock
+from slurm_energy.energy_model.catalog import BoardLimits
 from slurm_energy.energy_model.operating_point import clock_table_of
 from slurm_energy.errors import ValueRangeError
+from slurm_energy.estimation.site_clocks import site_clocks
 from slurm_energy.policy.oracle import OraclePolicy
 from slurm_energy.policy.rules.total_cost import TotalCostRule
 from slurm_energy.policy.submission.adapter import SubmissionAdapter
@@ -91,6 +95,39 @@ def test_an_upper_quantile_beyond_the_slowest_program_counts() -> None:
     (choice,) = asked.clocks
     found = expected(0.9).clocks[A100].at(choice.sm_clock_mhz / 1410)
     assert found is not None and found[1] <= 0.05
+
+
+def test_the_network_stands_in_the_place_of_the_sites_tables_too_and_keeps_the_bound_itself() -> None:
+    site = site_clocks([], [], (0.05, 0.2), BoardLimits(site_watts={A100: 500.0}), NOW)
+    alone, beside = (
+        decide(make_job(), config=MEAN, predicted=expected(0.2), site_clocks=one).clocks for one in (None, site)
+    )
+    assert alone == beside
+    assert alone[0].predicted_slowdown <= 0.05
+
+
+def test_a_type_that_the_sites_own_trials_know_gets_a_clock_and_is_not_called_unknown() -> None:
+    found = learned(1605, 1980)
+    site = site_clocks([(1, "bert", {H100: found})], [], (0.05, 0.2), BoardLimits(), NOW)
+    mean = make_config(slowdown_bound="mean")
+    decision = decide(make_job(), policy=asking(1605, H100), snapshot=ON_H100, config=mean, site_clocks=site)
+    assert [choice.gpu_type for choice in decision.clocks] == [H100]
+    assert Reason.UNKNOWN_GPU_TYPE not in decision.reasons
+    assert not any("no clock is chosen" in note for note in decision.notes)
+
+
+def test_a_type_that_trials_of_the_name_know_is_not_called_unknown() -> None:
+    trials = make_config(clock_trials="on")
+    decision = decide(make_job(), snapshot=ON_H100, config=trials, learned_clocks={H100: learned(1605, 1980)})
+    assert clocks(decision) == {H100: 1605}
+    assert Reason.UNKNOWN_GPU_TYPE not in decision.reasons
+
+
+def learned(clock_mhz: int, default_mhz: int) -> LearnedClock:
+    return LearnedClock(
+        sm_clock_mhz=clock_mhz, default_clock_mhz=default_mhz, slowdown=0.01, error=0.002, energy_change=-0.2, runs=3,
+        measured_at_seconds=NOW - 60.0,
+    )  # fmt: skip
 
 
 def test_the_notes_say_from_which_evidence_and_what_the_tables_would_give() -> None:
