@@ -170,7 +170,7 @@ class PolicyConfig:
         "tables",
         "What lower clocks are taken to do to a job whose own were not tried: tables: what measured programs did; "
         "network: what a graph network expects from the site's ended runs; each job's bound, a user's own and "
-        "deadlines are held by the slowest measured program all the same; needs numpy.",
+        "deadlines are still held by the slowest measured program; needs numpy.",
     )
     gpu_count: Literal["on", "rule", "off"] = setting(
         "on",

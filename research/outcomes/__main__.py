@@ -5,8 +5,8 @@
 
 Each site has jobs of three splits: names with runs (later in time), names without, and users without. Slowdown and
 energy are judged at six clocks on every GPU type of the site, each job by the root of its joules.
-With --reached it is energy and slowdown in the simulated cluster: runs are kept in docs/reference/results/outcomes.json,
-and those that it has are not done again.
+With --reached it is energy and slowdown in the simulated cluster: runs are kept in
+docs/reference/results/outcomes.json, and those that it has are not done again.
 """
 
 import argparse
