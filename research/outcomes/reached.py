@@ -81,7 +81,7 @@ def reached_table(runs: Mapping[str, Mapping[str, Mapping[str, float | str]]]) -
         )
         cells = (
             title,
-            _text(energy),
+            "0" if title == STATIC else _text(energy),
             f"{slowdown:.1f}",
             f"{beyond:.1f}",
             _text(turnaround, interval=False),
