@@ -169,8 +169,8 @@ class PolicyConfig:
     clock_predictions: Literal["tables", "network"] = setting(
         "tables",
         "What lower clocks are taken to do to a job whose own were not tried: tables: what measured programs did; "
-        "network: what a graph network expects from the site's ended runs, its upper quantile for the bound; needs "
-        "numpy.",
+        "network: what a graph network expects from the site's ended runs; each job's bound, a user's own and "
+        "deadlines are still held by the slowest measured program; needs numpy.",
     )
     gpu_count: Literal["on", "rule", "off"] = setting(
         "on",

@@ -1,7 +1,7 @@
 """Add what a decision's slowdown is held against, and what a named partition cost.
 
 Revision: 0080
-Revises: 0040
+Revises: 0060
 """
 
 import sqlalchemy as sa

@@ -21,9 +21,12 @@ class SlowdownGroup:
     measured_jobs: int
     """Those whose lower clock was measured in the job itself, beside its default clock."""
     beyond_jobs: int
-    """Those beyond the bound that held for them."""
+    """Those that the clock or the place of their decision took beyond the bound that held for them."""
     mean_slowdown: float | None
     """As a ratio, over `known_jobs`."""
+    moved_jobs: int = 0
+    """Others that are beyond it only since Slurm started them elsewhere by itself; the decision did not name the place,
+    or was only observed."""
 
     @property
     def beyond_share(self) -> float | None:
@@ -54,9 +57,9 @@ class OpenGroup:
     left_joules: float
     """Measured energy of `named_jobs` times the share that another partition was predicted to save."""
     unknown_jobs: int
-    """Those of them whose energy is not known as a whole: nothing of them is in the sum."""
+    """Those of them whose energy is not known as a whole, or whose offer cannot be read: they are not in the sum."""
     free_elsewhere_jobs: int
-    """Those of them that found no free GPUs where they wanted to, while another partition had some."""
+    """Those of them for which no room was seen in the named partition, while another one had some."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,8 @@ from slurm_energy.domain.bounds_report import OpenGroup, OpenReport, SlowdownGro
 from slurm_energy.reporting.fitted import FittedColumn, FittedTable, print_fitted
 from slurm_energy.reporting.quantities import energy_text, percent_text
 
-_SLOWDOWN = ("Jobs", "Known", "Measured", "Mean slowdown", "Beyond bound", "Share")
-_OPEN = ("Jobs", "Could have saved", "Unknown", "GPUs free elsewhere", "Left open")
+_SLOWDOWN = ("Jobs", "Known", "Measured", "Mean slowdown", "Beyond bound", "Share", "By Slurm")
+_OPEN = ("Jobs", "Could have saved", "Unknown", "Room elsewhere", "Left open")
 
 
 def render_slowdown(report: SlowdownReport, console: Console) -> None:
@@ -20,7 +20,10 @@ def render_slowdown(report: SlowdownReport, console: Console) -> None:
     console.print(f"Slowdown is against {report.measured_from}: of the GPU type in the mean by runs or tables,")
     console.print(
         f"of the clock measured in {total.measured_jobs} jobs and else predicted (0 at the default clock); "
-        f"of {total.jobs - total.known_jobs} jobs it is not known. Beyond: by more than half a point."
+        f"of {total.jobs - total.known_jobs} jobs it is not known. Beyond: by more than half a point,"
+    )
+    console.print(
+        "by the decision's clock or place. By Slurm: beyond it only since Slurm started them elsewhere by itself."
     )
 
 
@@ -33,6 +36,7 @@ def _slowdown_cells(one: SlowdownGroup) -> tuple[str, ...]:
         "unknown" if one.mean_slowdown is None else f"{one.mean_slowdown:+.1%}",
         str(one.beyond_jobs),
         "unknown" if share is None else percent_text(share),
+        str(one.moved_jobs),
     )
 
 
@@ -43,7 +47,7 @@ def render_open(report: OpenReport, console: Console) -> None:
         _open_cells(report.total), console,
     )  # fmt: skip
     console.print("Could have saved: measured energy of the GPUs times what another partition was predicted to save")
-    console.print("(--energy-open). GPUs free elsewhere: none were free in the named partition then.")
+    console.print("(--energy-open). Room elsewhere: no room for the job was seen in the named partition then.")
 
 
 def _open_cells(one: OpenGroup) -> tuple[str, ...]:

@@ -1,17 +1,19 @@
 """How much longer jobs ran than allowed, and what named partitions cost, by user."""
 
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
-from sqlalchemy import Row, and_, func, select
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, Row, Text, and_, func, select, type_coerce
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from slurm_energy.domain.bounds_report import TOLERANCE, OpenGroup, OpenReport, SlowdownGroup, SlowdownReport
 from slurm_energy.domain.decision import OpenOffer, SlowdownBasis
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.domain.plain import from_plain
+from slurm_energy.errors import ValueRangeError
 from slurm_energy.store.summaries import JobFilter
 from slurm_energy.store.sums import applied_choice
 from slurm_energy.store.tables import (
@@ -23,6 +25,7 @@ from slurm_energy.store.tables import (
     NodeEnergyRow,
 )
 
+_Value = TypeVar("_Value")
 _ROWS = 1000
 """Read at a time."""
 
@@ -40,7 +43,10 @@ def report_slowdown(session: Session, where: JobFilter) -> SlowdownReport:
             JobRow.row_id,
             JobRow.user_id,
             JobRow.user_name,
-            DecisionRow.slowdown,
+            JobRow.partition,
+            _as_text(DecisionRow.partitions, "partitions"),
+            DecisionRow.prefer,
+            _as_text(DecisionRow.slowdown, "slowdown"),
             GpuEnergyRow.gpu_type,
             GpuEnergyRow.applied_clock_mhz,
             GpuEnergyRow.default_clock_mhz,
@@ -59,7 +65,8 @@ def report_slowdown(session: Session, where: JobFilter) -> SlowdownReport:
     )
     groups: dict[str, _Slowdowns] = {}
     total = _Slowdowns()
-    for _, rows in groupby(session.execute(query).yield_per(_ROWS), key=lambda row: row.row_id):
+    found: Iterable[Row[Any]] = session.execute(query).yield_per(_ROWS)  # type: ignore[assignment]  # only by name
+    for _, rows in groupby(found, key=lambda row: row.row_id):
         gpus = list(rows)
         for one in (groups.setdefault(_user(gpus[0]), _Slowdowns()), total):
             one.add(gpus)
@@ -76,12 +83,13 @@ class _Slowdowns:
     known: int = 0
     measured: int = 0
     beyond: int = 0
+    moved: int = 0
     total: float = 0.0
 
     def add(self, gpus: list[Row[Any]]) -> None:
         """Count one job with its GPUs, the slowest of which holds the others up."""
         self.jobs += 1
-        basis = None if gpus[0].slowdown is None else from_plain(SlowdownBasis, gpus[0].slowdown)
+        basis = _read(SlowdownBasis, gpus[0].slowdown)
         types = {gpu.gpu_type for gpu in gpus}
         if basis is None or len(types) != 1:
             return
@@ -91,14 +99,14 @@ class _Slowdowns:
         if by_type is None or any(clock is None for clock in clocks):
             return
         by_clock = max(clock for clock in clocks if clock is not None)
-        slowdown = (1.0 + by_type) * (1.0 + by_clock) - 1.0
+        # Where Slurm alone chose the place, that is where it started the job by itself, whatever was foreseen.
+        ours = by_type if _is_placed(gpus[0]) else 0.0
         self.known += 1
         self.measured += any(gpu.tried is not None for gpu in gpus)
-        self.total += slowdown
-        if basis.type_bound is None:
-            self.beyond += slowdown > basis.bound + TOLERANCE
-        else:
-            self.beyond += by_type > basis.type_bound + TOLERANCE or by_clock > basis.bound + TOLERANCE
+        self.total += (1.0 + ours) * (1.0 + by_clock) - 1.0
+        is_beyond = _is_beyond(basis, ours, by_clock)
+        self.beyond += is_beyond
+        self.moved += not is_beyond and _is_beyond(basis, by_type, by_clock)
 
     def group(self, user: str) -> SlowdownGroup:
         return SlowdownGroup(
@@ -107,8 +115,45 @@ class _Slowdowns:
             known_jobs=self.known,
             measured_jobs=self.measured,
             beyond_jobs=self.beyond,
+            moved_jobs=self.moved,
             mean_slowdown=self.total / self.known if self.known else None,
         )
+
+
+def _is_placed(job: Row[Any]) -> bool:
+    """Return whether the decision has to do with where the job ran; else Slurm alone chose, as in mode `observe`."""
+    named = _plain(job.partitions)
+    return job.prefer is not None or (isinstance(named, list) and job.partition in named)
+
+
+def _is_beyond(basis: SlowdownBasis, by_type: float, by_clock: float) -> bool:
+    """Return whether the slowdown of GPU type and clock is beyond their bounds, or beyond the one of both."""
+    if basis.type_bound is None:
+        return (1.0 + by_type) * (1.0 + by_clock) - 1.0 > basis.bound + TOLERANCE
+    return by_type > basis.type_bound + TOLERANCE or by_clock > basis.bound + TOLERANCE
+
+
+def _as_text(column: InstrumentedAttribute[Any], label: str) -> ColumnElement[str]:
+    """Return a column of JSON as it was stored: one that cannot be read must not end the report."""
+    return type_coerce(column, Text).label(label)
+
+
+def _plain(text: str | None) -> object:
+    try:
+        return None if text is None else json.loads(text)
+    except ValueError:
+        return None
+
+
+def _read(kind: type[_Value], text: str | None) -> _Value | None:
+    """Return what a decision says; None where it says nothing, or it is damaged or of another release."""
+    value = _plain(text)
+    if value is None:
+        return None
+    try:
+        return from_plain(kind, value)
+    except ValueRangeError:
+        return None
 
 
 def _clock_slowdown(gpu: Row[Any]) -> float | None:
@@ -129,7 +174,7 @@ def report_open(session: Session, where: JobFilter) -> OpenReport:
             JobRow.user_id,
             JobRow.user_name,
             DecisionRow.opens,
-            DecisionRow.open_offer,
+            _as_text(DecisionRow.open_offer, "open_offer"),
             func.sum(NodeEnergyRow.gpu_joules).label("joules"),
             func.sum(func.coalesce(NodeEnergyRow.gpu_unknown_readings, 1)).label("unknown"),
         )
@@ -143,7 +188,7 @@ def report_open(session: Session, where: JobFilter) -> OpenReport:
         )
         .group_by(JobRow.row_id, JobRow.user_id, JobRow.user_name, DecisionRow.opens, DecisionRow.open_offer)
     )
-    rows = session.execute(query).all()
+    rows: Sequence[Row[Any]] = session.execute(query).all()  # type: ignore[assignment]  # only by name
     users = sorted({_user(row) for row in rows})
     return OpenReport(
         cluster=where.cluster,
@@ -155,11 +200,15 @@ def report_open(session: Session, where: JobFilter) -> OpenReport:
 def _open_group(user: str, rows: Iterable[Row[Any]]) -> OpenGroup:
     named = opened = unknown = free = 0
     joules = 0.0
-    for row, offer in _offers(rows):
+    for row in rows:
         opened += bool(row.opens)
-        if offer is None:
+        if row.open_offer is None:
             continue
         named += 1
+        offer = _read(OpenOffer, row.open_offer)
+        if offer is None:
+            unknown += 1
+            continue
         free += not offer.named_has_room
         if row.joules is None or row.unknown:
             unknown += 1
@@ -173,11 +222,6 @@ def _open_group(user: str, rows: Iterable[Row[Any]]) -> OpenGroup:
         unknown_jobs=unknown,
         free_elsewhere_jobs=free,
     )
-
-
-def _offers(rows: Iterable[Row[Any]]) -> Iterator[tuple[Row[Any], OpenOffer | None]]:
-    for row in rows:
-        yield row, None if row.open_offer is None else from_plain(OpenOffer, row.open_offer)
 
 
 def _user(row: Row[Any]) -> str:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine
+from sqlalchemy import text as sql
 from store_samples import (
     A100,
     CLUSTER,
@@ -21,6 +22,7 @@ from slurm_energy.domain.bounds_report import OpenReport, SlowdownReport
 from slurm_energy.domain.decision import OpenOffer, SlowdownBasis
 from slurm_energy.domain.energy import GpuEnergy, QualityFlag
 from slurm_energy.domain.ids import PartitionName
+from slurm_energy.domain.job import EnergyMode
 from slurm_energy.domain.report import decode_record, encode_record
 from slurm_energy.domain.trials import ClockTrial
 from slurm_energy.store.bounds import report_open, report_slowdown
@@ -41,13 +43,16 @@ def fill(
     *gpus: GpuEnergy,
     job_id: int = 77,
     user: str = "ada",
+    partition: str = "a100",
     trials: tuple[ClockTrial, ...] = (),
     **decided: Any,
 ) -> None:
     decision_id = f"{DECISION}{job_id}"
     with store_session(engine) as session:
         record_decision(session, make_decision(decision_id, **decided), make_request(user_name=user), CLUSTER)
-        state = make_state(job_id, user_name=user, admin_comment=f"energy:{decision_id}")
+        state = make_state(
+            job_id, user_name=user, partitions=(PartitionName(partition),), admin_comment=f"energy:{decision_id}"
+        )
         upsert_jobs(session, CLUSTER, [state])
         report = make_report(*gpus, job_id=job_id, decision_id=decision_id, trials=trials)
         record_report(session, report, make_key(job_id))
@@ -88,6 +93,50 @@ def test_each_job_is_held_against_its_own_bounds_from_where_slurm_would_have_sta
     total = slowdown(engine).total
     assert (total.jobs, total.known_jobs, total.measured_jobs, total.beyond_jobs) == (1, 1, 0, beyond)
     assert total.mean_slowdown == pytest.approx(mean)
+
+
+SLOWER = SlowdownBasis(bound=0.05, type_bound=0.05, type_slowdowns={A100: 1.0})
+
+
+@pytest.mark.parametrize(
+    ("changes", "partition", "beyond", "by_slurm", "mean"),
+    [
+        ({"mode": EnergyMode.OBSERVE, "partitions": None, "prefer": None, "clocks": ()}, "a100", 0, 1, 0.0),
+        ({"partitions": None, "prefer": None, "clocks": ()}, "a100", 0, 1, 0.0),
+        ({"partitions": (PartitionName("h100"),), "prefer": None, "clocks": ()}, "a100", 0, 1, 0.0),
+        ({"partitions": (PartitionName("a100"),), "prefer": None, "clocks": ()}, "a100", 1, 0, 1.0),
+        ({"partitions": None, "clocks": ()}, "a100", 1, 0, 1.0),
+    ],
+    ids=["observed", "nothing named", "another one named", "named", "preferred nodes"],
+)
+def test_what_slurm_did_by_itself_is_not_laid_to_the_decision(
+    engine: Engine, changes: dict[str, Any], partition: str, beyond: int, by_slurm: int, mean: float
+) -> None:
+    fill(engine, make_gpu(applied_clock_mhz=None), partition=partition, slowdown=SLOWER, **changes)
+    total = slowdown(engine).total
+    assert (total.known_jobs, total.beyond_jobs, total.moved_jobs) == (1, beyond, by_slurm)
+    assert total.mean_slowdown == pytest.approx(mean)
+
+
+def test_a_clock_beyond_its_bound_counts_also_where_slurm_chose_the_place(engine: Engine) -> None:
+    basis = SlowdownBasis(bound=0.02, type_bound=0.05, type_slowdowns={A100: 1.0})
+    fill(engine, slowdown=basis, partitions=None, prefer=None)
+    assert (slowdown(engine).total.beyond_jobs, slowdown(engine).total.moved_jobs) == (1, 0)
+
+
+@pytest.mark.parametrize("text", ['{"bound":"wide"}', '"?"', '{"partition":7}', '{"bound":'])
+def test_a_damaged_row_is_counted_as_not_known_and_ends_no_report(engine: Engine, text: str) -> None:
+    fill(engine, slowdown=HOME, offer=OFFER)
+    fill(engine, job_id=78, slowdown=HOME, offer=OFFER)
+    with store_session(engine) as session:
+        session.execute(
+            sql("UPDATE decision SET slowdown = :text, open_offer = :text WHERE decision_id = :id"),
+            {"text": text, "id": f"{DECISION}78"},
+        )
+    total = slowdown(engine).total
+    assert (total.jobs, total.known_jobs) == (2, 1)
+    offers = left_open(engine).total
+    assert (offers.named_jobs, offers.unknown_jobs) == (2, 1)
 
 
 def test_what_the_job_itself_measured_stands_before_what_was_predicted(engine: Engine) -> None:

@@ -57,6 +57,7 @@ from slurm_energy.store.session import Engine, Session, store_session
 
 if TYPE_CHECKING:  # numpy is no part of the base
     from slurm_energy.policy.gnn.outcomes.inference import OutcomeNetwork
+    from slurm_energy.policy.gnn.outcomes.site import SitePredictions
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +67,8 @@ HISTORY_INTERVAL_SECONDS = 300.0
 WORK_INTERVAL_SECONDS = 600.0
 WORK_SOON_SECONDS = 30.0
 """Where runs are on a GPU type that was not known at the last look at all of them."""
+PREDICTIONS_SECONDS = 3600.0
+"""Between two looks of the network at all runs; what is expected of a name is corrected when one of its runs ends."""
 SITE_CLOCKS_SECONDS = 300.0
 """Between two looks at what all runs say of clocks; what one run tried counts for its own name at once."""
 MAX_CORRECTION_PAUSE_SECONDS = 2.0
@@ -251,6 +254,8 @@ class HistoryLoop:
         self._predicts = config.policy.clock_predictions == "network"
         self._scripts: Mapping[str, ScriptFeatures] = {}
         self._network: OutcomeNetwork | None = None
+        self._predictions: SitePredictions | None = None
+        self._predictions_due = Every(PREDICTIONS_SECONDS)
         self._learned: dict[NameOf, Mapping[GpuTypeName, LearnedClock]] = {}
         self._history_due = Every(HISTORY_INTERVAL_SECONDS)
         self._work_due = Every(WORK_INTERVAL_SECONDS)
@@ -317,7 +322,8 @@ class HistoryLoop:
             logger.warning("runs cannot be compared, what was known before stays runs=%d error=%s", len(runs), error)
             return
         self._work_lacks_types, self._scripts = False, scripts
-        self._send_predictions(runs)
+        if self._predictions_due.due(time.monotonic()) or self._predictions is None:
+            self._send_predictions(runs)
         self._work = {(user_id, name): estimate for user_id, name, estimate in work}
         for part in table_parts(WorkPart, work):
             self._send_frame(part)
@@ -336,7 +342,7 @@ class HistoryLoop:
             work = corrected_work(self._work_fit, runs, self._memory.failed(groups))
         except Exception as error:  # noqa: BLE001  # run times are still worth sending, whatever it is
             logger.warning("estimate not corrected, what was known before stays runs=%d error=%s", len(runs), error)
-        self._send_predictions(self._memory.measured(), groups)
+        self._send_predictions(runs, groups)
         if work:
             self._work.update({(user_id, name): estimate for user_id, name, estimate in work})
             for part in table_parts(WorkPart, work, is_whole=False):
@@ -400,8 +406,13 @@ class HistoryLoop:
         self._send_frame(SiteClocksKnown(clocks=clocks))
 
     def _send_predictions(self, runs: Sequence[MeasuredRun], groups: Collection[NameOf] | None = None) -> None:
-        """Send what the network expects of all names, or of some; without a network the tables count."""
-        if not self._predicts:
+        """Send what the network expects of all names, or of some; without a network the tables count.
+
+        Args:
+            runs: All, or those of the groups.
+            groups: Whose runs they are: beside them the last look at all runs counts. None: of all.
+        """
+        if not self._predicts or (groups is not None and self._predictions is None):
             return
         try:
             from slurm_energy.policy.gnn.outcomes.inference import loaded_network  # noqa: PLC0415  # numpy: no base
@@ -409,10 +420,14 @@ class HistoryLoop:
 
             network = self._network = self._network or loaded_network()
             records = list(run_records(runs, self._scripts, self._learned))
-            predicted = list(SitePredictions(network, records, self._limits, time.time()).table(groups))
+            if groups is None or self._predictions is None:
+                self._predictions = SitePredictions(network, records, self._limits, time.time())
+            else:
+                self._predictions = self._predictions.corrected(set(groups), records, time.time())
+            predicted = list(self._predictions.table(groups))
         except Exception as error:  # noqa: BLE001  # tables count without it, whatever it is
             logger.warning("clocks not predicted, tables count runs=%d error=%s", len(runs), error)
-            predicted, groups = [], None
+            self._predictions, predicted, groups = None, [], None
         for part in table_parts(PredictionPart, predicted, is_whole=groups is None):
             self._send_frame(part)
 

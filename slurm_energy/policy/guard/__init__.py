@@ -172,7 +172,9 @@ class Guard:
             """Return a case at the site, with what runs say of work on so many GPUs."""
             known = None if work is None or not learns else work.for_gpus(one.job.gpu_count)
             placed = at_site(one if known is one.work else replace(one, work=known), self._config)
-            return placed if site_clocks is None else with_site_clocks(placed, site_clocks, self._config.guard)
+            if site_clocks is None or placed.predicted is not None:  # a network stands in the place of all tables
+                return placed
+            return with_site_clocks(placed, site_clocks, self._config.guard)
 
         counted = with_chosen_count(
             Case(
@@ -272,8 +274,9 @@ class Guard:
         if case.job.gpu_frequency_given:
             return _Outcome(reasons=_own_clock(case.job))
         landing = landing_on(case.candidates, partitions)
-        reasons, notes = unknown_reasons(landing, case.comparison)
         clocks: list[ClockChoice] = []
+        reasons: tuple[Reason, ...] = ()
+        notes: tuple[str, ...] = ()
         for gpu_type in landing_types(landing):
             learned = None if gpu_type in case.site_tables else case.learned_clocks.get(gpu_type)
             if gpu_type not in answer.clocks_mhz and learned is None:
@@ -293,7 +296,8 @@ class Guard:
             both_sides = (*both_sides, *site_clock_notes(gpu_type, case, verdict.choice))
             both_sides = (*both_sides, *prediction_notes(gpu_type, verdict.choice, room, case.comparison))
             reasons, notes = (*reasons, *verdict.reasons), (*notes, *verdict.notes, *both_sides)
-        return _Outcome(clocks=tuple(clocks), reasons=reasons, notes=notes)
+        unknown = unknown_reasons(landing, case.comparison, clocks)
+        return _Outcome(clocks=tuple(clocks), reasons=(*unknown[0], *reasons), notes=(*unknown[1], *notes))
 
     def _decision(
         self, decision: EnergyDecision, counted: CountedCase, outcome: _Outcome, offer: OpenOffer | None
@@ -338,7 +342,7 @@ class Guard:
             estimate=expected_runtime(case, self._config.guard),
             opens=is_opened(case.job, self._config.routing),
             offer=offer,
-            slowdown=slowdown_basis(case),
+            slowdown=slowdown_basis(case, job_max_slowdown(case.job, self._config)),
             message=message,
             message_in_place="" if quiet else line_in_place,
             announcement=announced,

@@ -11,7 +11,7 @@ from slurm_energy.domain.decision import ClockChoice, Reason, RuntimeEstimate
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.domain.job import JobRequest
 from slurm_energy.energy_model.catalog import CATALOG
-from slurm_energy.energy_model.operating_point import ClockTable, OperatingPoint, clock_table_of
+from slurm_energy.energy_model.operating_point import ClockTable, OperatingPoint
 from slurm_energy.policy.base import Case
 from slurm_energy.policy.site.comparison import (
     Candidate,
@@ -268,19 +268,17 @@ def _shortest_limit(job: JobRequest, candidates: Sequence[Candidate]) -> float:
     return min((time_limit_seconds(job, candidate.partition) for candidate in candidates), default=math.inf)
 
 
-def unknown_types(candidates: Iterable[Candidate], comparison: TypeComparison | None = None) -> tuple[GpuTypeName, ...]:
-    """Return the GPU types for which no clock can be chosen, since they were not measured at several clocks."""
-    return tuple(
-        name
-        for name in landing_types(candidates)
-        if clock_table_of(name) is None and (comparison is None or comparison.expected(name) is None)
-    )
-
-
 def unknown_reasons(
-    candidates: Iterable[Candidate], comparison: TypeComparison
+    candidates: Iterable[Candidate], comparison: TypeComparison, choices: Sequence[ClockChoice]
 ) -> tuple[tuple[Reason, ...], tuple[str, ...]]:
-    """Return the reason and the sentences for GPU types of which nothing is known; empty when there are none."""
-    names = unknown_types(candidates, comparison)
+    """Return the reason and the sentences for GPU types of whose lower clocks nothing is known; empty for none.
+
+    Args:
+        candidates: Where the job may land.
+        comparison: For the job: its tables, its site's, or what is expected.
+        choices: The clocks that it gets: what trials in runs of its name found needs no table.
+    """
+    chosen = {choice.gpu_type for choice in choices}
+    names = [name for name in landing_types(candidates) if name not in chosen and comparison.all_clocks(name) is None]
     notes = tuple(f"{name}: energy at lower clocks is unknown, no clock is chosen" for name in names)
     return ((Reason.UNKNOWN_GPU_TYPE,) if names else (), notes)

@@ -83,12 +83,12 @@ class TypeComparison:
         if own is not None:
             return own
         table = clock_table_of(gpu_type, power_limit_watts=self.limits.watts(gpu_type))
+        if table is not None and self.draws_less(gpu_type):
+            # In the mean such work counts like all other; but it must end in time also if it goes with the clock.
+            table = follows_the_clock(table) if self.terms.by_mean else default_clock_only(table)
         expected = self.expected(gpu_type)
         if expected is not None:
             table = _expected_table(gpu_type, table, expected)
-        elif table is not None and self.draws_less(gpu_type):
-            # In the mean such work counts like all other; but it must end in time also if it goes with the clock.
-            table = follows_the_clock(table) if self.terms.by_mean else default_clock_only(table)
         return None if table is None else measured_by(table, self.terms)
 
     def expected(self, gpu_type: GpuTypeName) -> PredictedClocks | None:
@@ -115,7 +115,10 @@ class TypeComparison:
 
 @lru_cache(maxsize=1024)
 def _expected_table(gpu_type: GpuTypeName, measured: ClockTable | None, expected: PredictedClocks) -> ClockTable | None:
-    """Return a network's expectation at the clocks that may be chosen; slowdown is its upper quantile.
+    """Return a network's expectation at the clocks that may be chosen, in the place of the mean over programs.
+
+    The worst case stays that of the slowest measured program: one of ten jobs takes longer than the network's upper
+    quantile, and what was promised to a user holds for each. Where nothing was measured it goes with the clock.
 
     Args:
         gpu_type: Catalogue name.
@@ -133,12 +136,14 @@ def _expected_table(gpu_type: GpuTypeName, measured: ClockTable | None, expected
         outcome = expected.at(clock / clocks[-1])
         if outcome is not None:
             slowdown, upper, energy_change = outcome
+            known = None if measured is None else measured.at(clock)
+            worst = max(upper, clocks[-1] / clock - 1.0 if known is None else known.worst_slowdown)
             points.append(
                 OperatingPoint(
                     sm_clock_mhz=clock,
                     default_clock_mhz=clocks[-1],
-                    slowdown=upper,
-                    worst_slowdown=upper,
+                    slowdown=worst,
+                    worst_slowdown=worst,
                     mean_slowdown=slowdown,
                     energy_change=energy_change,
                     source="model",

@@ -1,7 +1,8 @@
 """What a named partition costs: the energy that another one would save, and where the job could start now.
 
-Only what is known is said: energy by runs of the job's name or by tables, with who says so, and free GPUs as the
-picture of the cluster has them. How long a job would wait is not known, and nothing is promised of it.
+Only what is known is said: energy by runs of the job's name or by tables, with who says so, and room for this very job
+as the picture of the cluster has it. A partition without may still have free GPUs: too few, or other jobs come first.
+How long a job would wait is not known, and nothing is promised of it.
 """
 
 from slurm_energy.domain.decision import OpenOffer, SlowdownBasis
@@ -36,7 +37,7 @@ def open_offer(case: Case) -> OpenOffer | None:
     there_factor = _clock_factor(case, there_type, case.type_bound.left(there_type))
     here_factor = _clock_factor(case, here_type, case.max_slowdown)
     change = cost.energy_ratio * there_factor / here_factor - 1.0
-    has_room = home is not None
+    has_room = any(one.is_submitted_to and one.has_idle_room for one in case.candidates)
     if change > -MIN_SAVING and (has_room or change > 0.0):
         return None
     watts, runtime = case.comparison.watts(here_type), case.runtime
@@ -58,8 +59,13 @@ def started_in(case: Case) -> Candidate | None:
     return home or default_candidate([one for one in case.candidates if one.gpu_types])
 
 
-def slowdown_basis(case: Case) -> SlowdownBasis:
-    """Return what the job's slowdown is to be held against, for every GPU type on which it can land."""
+def slowdown_basis(case: Case, bound: float) -> SlowdownBasis:
+    """Return what the job's slowdown is to be held against, for every GPU type on which it can land.
+
+    Args:
+        case: The job's.
+        bound: The site's or the user's, of one job: where the site's is held in the mean, a clock may go beyond it.
+    """
     home = started_in(case)
     own = None if home is None or len(home.gpu_types) != 1 else home.gpu_types[0]
     found: dict[GpuTypeName, float] = {}
@@ -69,9 +75,7 @@ def slowdown_basis(case: Case) -> SlowdownBasis:
         if cost is not None:
             found[name] = cost.time_ratio - 1.0
             by_runs = by_runs and (name == own or cost.is_by_runs)
-    return SlowdownBasis(
-        bound=case.max_slowdown, type_bound=case.max_type_slowdown, type_slowdowns=found, by_runs=by_runs
-    )
+    return SlowdownBasis(bound=bound, type_bound=case.max_type_slowdown, type_slowdowns=found, by_runs=by_runs)
 
 
 def offer_text(offer: OpenOffer, named: str) -> str:
@@ -82,7 +86,7 @@ def offer_text(offer: OpenOffer, named: str) -> str:
         joules = "" if offer.joules is None else f", {offer.joules / 1000.0:.0f} kJ"
         parts.append(f"--energy-open could have saved {much}{joules} in partition {offer.partition}, by {offer.source}")
     if not offer.named_has_room:
-        parts.append(f"partition {offer.partition} has free GPUs now, {named} has none")
+        parts.append(f"partition {offer.partition} has room for this job now, {named} is not seen to have any")
     return "; ".join(parts)
 
 
@@ -92,7 +96,7 @@ def offer_announcement(offer: OpenOffer) -> str:
     if offer.energy_change <= -MIN_SAVING:
         parts.append(f"less energy in another partition by {offer.source}")
     if not offer.named_has_room:
-        parts.append("free GPUs in another partition now and none in the named one")
+        parts.append("room in another partition now, where none is seen in the named one")
     return f"left open (--energy-open), the job could use {' and '.join(parts)}" if parts else ""
 
 

@@ -5,12 +5,17 @@ from typing import Any
 
 import pytest
 from guard_questions import decide, routing_to
-from policy_factory import A40, A100, make_config, make_job, make_node, make_partition, make_snapshot
+from policy_factory import A40, A100, NOW, make_config, make_job, make_node, make_partition, make_snapshot
 from work_samples import make_work
 
 from slurm_energy.config import Config
 from slurm_energy.domain.decision import Reason, RuntimeEstimate
 from slurm_energy.domain.job import EnergyOptions, JobRequest
+from slurm_energy.energy_model.catalog import BoardLimits
+from slurm_energy.estimation.site_clocks import site_clocks
+from slurm_energy.policy.base import Case
+from slurm_energy.policy.site.comparison import Candidate
+from slurm_energy.policy.submission.open_offer import open_offer
 
 TWO = (make_partition("a40", is_default=True), make_partition("a100"))
 
@@ -82,7 +87,7 @@ def test_free_gpus_elsewhere_are_said_only_where_the_named_partition_has_none() 
     assert offer is not None
     assert not offer.named_has_room
     decision = decide(named("a40"), snapshot=make_snapshot(*nodes, partitions=TWO), config=site())
-    assert "partition a100 has free GPUs now, a40 has none" in decision.message
+    assert "partition a100 has room for this job now, a40 is not seen to have any" in decision.message
 
 
 def test_a_quiet_job_is_told_nothing_and_explain_has_it_all_the_same() -> None:
@@ -113,3 +118,33 @@ def test_slowdown_is_held_against_where_slurm_would_have_started_the_job() -> No
     own = decide(make_job(options=EnergyOptions(max_slowdown=0.2)), config=site()).slowdown
     assert own is not None
     assert (own.bound, own.type_bound) == (0.2, None), "a user's own bound is of both"
+
+
+def test_in_the_mean_a_job_is_held_against_the_sites_bound_and_not_against_how_far_its_clock_may_go() -> None:
+    config = make_config(slowdown_bound="mean")
+    clocks = site_clocks([], [], (0.05, 0.2), BoardLimits(site_watts={A100: 500.0}), NOW)
+    basis = decide(make_job(), config=config, site_clocks=clocks).slowdown
+    assert basis is not None
+    assert basis.bound == 0.05
+
+
+def test_idle_gpus_that_are_too_few_for_the_job_are_not_called_none() -> None:
+    nodes = [make_node("a40-1", "a40", "a40", allocated=1), make_node("a100-1", "a100", "a100")]
+    decision = decide(named("a40", gpus=4), snapshot=make_snapshot(*nodes, partitions=TWO), config=site())
+    assert "a40 has none" not in decision.message
+    assert "partition a100 has room for this job now, a40 is not seen to have any" in decision.message
+
+
+def test_room_in_a_named_partition_that_the_answer_may_not_name_is_room() -> None:
+    job = named("a40", opened=True)
+    candidates = (
+        Candidate(partition=TWO[0], gpu_types=(A40,), has_idle_room=True, may_be_named=False),
+        Candidate(partition=TWO[1], gpu_types=(A100,), has_idle_room=True, is_submitted_to=False),
+    )
+    case = Case(
+        job=job, snapshot=make_snapshot(partitions=TWO), now_seconds=NOW, candidates=candidates, may_route=True,
+        max_slowdown=0.05, max_type_slowdown=0.05,
+    )  # fmt: skip
+    offer = open_offer(case)
+    assert offer is not None
+    assert offer.named_has_room

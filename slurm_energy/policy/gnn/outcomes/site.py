@@ -1,6 +1,7 @@
 """What the network expects of a site's jobs, from the same ended runs that the other estimates rest on."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from heapq import nlargest
 
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.domain.predicted_clocks import PredictedWork
@@ -10,7 +11,7 @@ from slurm_energy.domain.work import MeasuredRun
 from slurm_energy.energy_model.catalog import BoardLimits
 from slurm_energy.estimation.job_groups import GROUP_MARK, job_group, script_family
 from slurm_energy.estimation.job_history import ANY_USER, NEVER_RAN, NameOf
-from slurm_energy.policy.gnn.outcomes.graph import Ask, RunVertex, catalogue_facts, run_graph
+from slurm_energy.policy.gnn.outcomes.graph import MAX_RUNS, Ask, RunVertex, catalogue_facts, run_graph
 from slurm_energy.policy.gnn.outcomes.inference import OutcomeNetwork
 
 MAX_PREDICTED_NAMES = 2_000
@@ -63,9 +64,24 @@ class SitePredictions:
         self, network: OutcomeNetwork, records: Sequence[RunVertex], limits: BoardLimits, now_seconds: float
     ) -> None:
         facts = catalogue_facts({record.gpu_type for record in records}, limits)
-        self._network = network
-        self._graph = run_graph(records, facts, now_seconds)
+        known = (record for record in records if record.gpu_type in facts)
+        self._network, self._limits = network, limits
+        self._records = nlargest(MAX_RUNS, known, key=lambda record: record.ended_at_seconds)
+        self._graph = run_graph(self._records, facts, now_seconds)
         self._known: dict[Ask, PredictedWork | None] = {}
+
+    def corrected(
+        self, names: Collection[NameOf], records: Iterable[RunVertex], now_seconds: float
+    ) -> "SitePredictions":
+        """Return the look with the runs of some names in the place of theirs: its cost does not go with the history.
+
+        Args:
+            names: Those of which a run ended.
+            records: All their runs.
+            now_seconds: Unix time.
+        """
+        kept = [record for record in self._records if (record.user, record.group) not in names]
+        return SitePredictions(self._network, [*kept, *records], self._limits, now_seconds)
 
     def of(self, ask: Ask) -> PredictedWork | None:
         """Return what is expected of a job; None where no run was measured."""
