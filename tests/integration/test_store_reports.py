@@ -161,7 +161,7 @@ def test_host_energy_of_a_job_without_gpus_is_not_awaited(engine: Engine) -> Non
     }
     assert {job.job_id: job.missing_nodes for job in report.jobs if job.missing_nodes} == {4: 1}
     later = {job.job_id: job_energy_text(job, job.host, ended + 86_400.0) for job in report.jobs}
-    assert later == {**words, 5: "no report", 6: "no report"}
+    assert later == words | {5: "no report", 6: "no report"}
     assert report.total.host.joules == 2 * 5000.5
 
 

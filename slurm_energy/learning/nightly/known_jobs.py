@@ -17,7 +17,7 @@ from slurm_energy.estimation.job_history import (
 )
 from slurm_energy.estimation.learned_clocks import learned_clocks
 from slurm_energy.estimation.run_time import RUNS_PER_NAME
-from slurm_energy.estimation.site_clocks import site_clocks
+from slurm_energy.estimation.site_clocks import EndedJobs, site_clocks
 from slurm_energy.policy.site.comparison import TypeComparison
 from slurm_energy.policy.site.settings import site_board_limits
 from slurm_energy.store.clock_trials import trials_of_names
@@ -68,7 +68,8 @@ def known_jobs(session: Session, cluster: ClusterName, config: Config, now_secon
         history = replace(history, scaling={(user, name): found for user, name, found in scaling})
     if policy.slowdown_bound == "mean":
         bounds = (policy.max_slowdown, policy.saver_max_slowdown)
-        of_site = site_clocks(tried, measured, bounds, limits, now_seconds, map(ended_run, timed))
+        ended = EndedJobs(timed=map(ended_run, timed))
+        of_site = site_clocks(tried, measured, bounds, limits, now_seconds, ended)
         history = replace(history, site_clocks=of_site)
     if policy.clock_predictions == "network":
         from slurm_energy.policy.gnn.outcomes.inference import loaded_network  # noqa: PLC0415  # numpy: no base

@@ -16,7 +16,7 @@ from slurm_energy.domain.ids import GpuTypeName, PartitionName
 from slurm_energy.energy_model.operating_point import OperatingPoint
 from slurm_energy.policy.base import Case, CountCost
 from slurm_energy.policy.oracle import trial_note
-from slurm_energy.policy.placement import Placement, PlacementRule
+from slurm_energy.policy.placement import Placement, PlacementRule, Reroute
 from slurm_energy.policy.site.comparison import Candidate, clock_choice, landing_on, with_room
 from slurm_energy.policy.site.type_bound import default_candidate, lacks_runs_at_home
 from slurm_energy.policy.submission.options import JobOptions, landing_options, routing_options
@@ -130,6 +130,8 @@ class _Question:
             return None
         places = [place for one in self._case.candidates for place in self._site.of(one, one.gpu_types)]
         answer = self._rule.route(asked, self._view(options, places))
+        if isinstance(answer, Reroute):
+            return answer.places
         return (answer,) if isinstance(answer, int) else answer
 
     def _named(
