@@ -1,7 +1,6 @@
 """Energy per job, and per user, account, partition, QOS, name or node, in periods."""
 
 import math
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -38,7 +37,16 @@ from slurm_energy.store.summaries import (
     partition_of_report,
 )
 from slurm_energy.store.tables import NOT_ROLLED_UP, GpuEnergyRow, JobRow, NodeEnergyRow
-from slurm_energy.store.totals import COUNT_NAMES, TIME_NAMES, Groups, Totals, add_groups, group_keys
+from slurm_energy.store.totals import (
+    COUNT_NAMES,
+    TIME_NAMES,
+    Groups,
+    Period,
+    Totals,
+    add_groups,
+    group_keys,
+    periods_with_rows,
+)
 
 DEFAULT_ROW_LIMIT = 10_000
 UNKNOWN_GROUP = "(unknown)"
@@ -52,7 +60,6 @@ MAX_BACKLOG = 20_000
 MAX_RANGES = 40
 """Runs of days in one report; what is beyond is read by hours."""
 
-Period = tuple[float | None, float | None]
 _Key = tuple[Any, ...]
 
 
@@ -117,7 +124,9 @@ def report_groups(  # noqa: PLR0913  # each is one word of the command line
     kinds = tuple(dict.fromkeys(one for one in (kind, *also) if one != "cluster"))
     total = Totals()
     records: list[GroupEnergyRecord] = []
-    for since, until in _with_rows(session, where.cluster, periods or ((where.since_seconds, where.until_seconds),)):
+    for since, until in periods_with_rows(
+        session, where.cluster, periods or ((where.since_seconds, where.until_seconds),)
+    ):
         chosen = replace(where, since_seconds=since, until_seconds=until)
         groups = _groups(session, chosen, kinds, facility)
         for one in groups.values():
@@ -150,49 +159,6 @@ def report_partitions(session: Session, where: JobFilter, limit: int = DEFAULT_R
 def job_energy(session: Session, cluster: ClusterName, job_id: JobId) -> tuple[JobEnergyRecord, ...]:
     """Return the jobs of exactly that number, youngest first: several where it was used again."""
     return report_jobs(session, JobFilter(cluster=cluster, exact_job_id=job_id)).jobs
-
-
-def _with_rows(session: Session, cluster: ClusterName, periods: Sequence[Period]) -> Iterator[Period]:
-    """Yield the periods in which a report was counted or a job ended, started or was submitted: others have no group.
-
-    A period without any costs no statement; jobs in roll-ups ended in their hour.
-    """
-    starts = [since for since, _ in periods if since is not None]
-    end = periods[-1][1]
-    if len(starts) < len(periods) or end is None or len(periods) == 1:
-        yield from periods
-        return
-    moment = func.coalesce(JobRow.started_at_seconds, JobRow.submitted_at_seconds)
-    live = select(moment).where(
-        JobRow.cluster == cluster, JobRow.ended_at_seconds.is_(None), moment >= starts[0], moment < end
-    )
-    places = sorted({bisect_right(starts, one) - 1 for one in session.scalars(live)})
-    place = 0
-    while place < len(periods):
-        found = places[bisect_left(places, place) :][:1]
-        first = _first_moment(session, cluster, starts[place], end)
-        found += [] if first is None else [bisect_right(starts, first) - 1]
-        if not found:
-            return
-        place = min(found)
-        yield periods[place]
-        place += 1
-
-
-def _first_moment(session: Session, cluster: ClusterName, since: float, until: float) -> float | None:
-    """Return when the first report of a time was counted, or its first job ended; each is found by its index."""
-    counted, ended = NodeEnergyRow.counted_at_seconds, JobRow.ended_at_seconds
-    # Rows of older releases lack the cluster until they are completed.
-    kinds = (
-        (counted, NodeEnergyRow.cluster == cluster),
-        (counted, NodeEnergyRow.cluster.is_(None)),
-        (ended, JobRow.cluster == cluster),
-    )
-    firsts = [
-        select(column).where(whose, column >= since, column < until).order_by(column).limit(1).scalar_subquery()
-        for column, whose in kinds
-    ]
-    return min((one for one in session.execute(select(*firsts)).one() if one is not None), default=None)
 
 
 def _facility(facility: Facility) -> FacilityRecord:

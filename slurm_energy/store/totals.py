@@ -1,6 +1,7 @@
 """Sums over readings that add up, of a job, of a group or of all groups, and how they are read from rows."""
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ from sqlalchemy import ColumnElement, and_, case, exists, func, null, or_, selec
 from sqlalchemy.orm import Session
 
 from slurm_energy.domain.energy import EnergyError
+from slurm_energy.domain.ids import ClusterName
 from slurm_energy.domain.report import EnergySum, EnergyUse, ReportKind
 from slurm_energy.store.summaries import (
     SUM_NAMES,
@@ -33,6 +35,7 @@ ADDED_NAMES = (
 )
 """All that rows come to, before prices."""
 _NAMES = (*ADDED_NAMES, *PRICED_NAMES)
+Period = tuple[float | None, float | None]
 Keys = Callable[[Any, Any], list[ColumnElement[Any]]]
 """What rows are grouped by, from the column of the partition and that of the node."""
 
@@ -227,3 +230,46 @@ def _of_attempts(where: JobFilter) -> Iterator[ColumnElement[bool]]:
         yield JobAttemptRow.ended_at_seconds >= where.since_seconds
     if where.until_seconds is not None:
         yield JobAttemptRow.ended_at_seconds < where.until_seconds
+
+
+def periods_with_rows(session: Session, cluster: ClusterName, periods: Sequence[Period]) -> Iterator[Period]:
+    """Yield the periods in which a report was counted or a job ended, started or was submitted: others have no group.
+
+    A period without any costs no statement; jobs in roll-ups ended in their hour.
+    """
+    starts = [since for since, _ in periods if since is not None]
+    end = periods[-1][1]
+    if len(starts) < len(periods) or end is None or len(periods) == 1:
+        yield from periods
+        return
+    moment = func.coalesce(JobRow.started_at_seconds, JobRow.submitted_at_seconds)
+    live = select(moment).where(
+        JobRow.cluster == cluster, JobRow.ended_at_seconds.is_(None), moment >= starts[0], moment < end
+    )
+    places = sorted({bisect_right(starts, one) - 1 for one in session.scalars(live)})
+    place = 0
+    while place < len(periods):
+        found = places[bisect_left(places, place) :][:1]
+        first = _first_moment(session, cluster, starts[place], end)
+        found += [] if first is None else [bisect_right(starts, first) - 1]
+        if not found:
+            return
+        place = min(found)
+        yield periods[place]
+        place += 1
+
+
+def _first_moment(session: Session, cluster: ClusterName, since: float, until: float) -> float | None:
+    """Return when the first report of a time was counted, or its first job ended; each is found by its index."""
+    counted, ended = NodeEnergyRow.counted_at_seconds, JobRow.ended_at_seconds
+    # Rows of older releases lack the cluster until they are completed.
+    kinds = (
+        (counted, NodeEnergyRow.cluster == cluster),
+        (counted, NodeEnergyRow.cluster.is_(None)),
+        (ended, JobRow.cluster == cluster),
+    )
+    firsts = [
+        select(column).where(whose, column >= since, column < until).order_by(column).limit(1).scalar_subquery()
+        for column, whose in kinds
+    ]
+    return min((one for one in session.execute(select(*firsts)).one() if one is not None), default=None)

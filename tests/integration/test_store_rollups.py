@@ -189,7 +189,7 @@ def comparable(value: Any) -> Any:
 def by_rows(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[EnergyReport]:
     with monkeypatch.context() as patch:
         patch.setattr(reports, "MAX_BACKLOG", -1)
-        patch.setattr(reports, "_with_rows", lambda _session, _cluster, periods: periods)
+        patch.setattr(reports, "periods_with_rows", lambda _session, _cluster, periods: periods)
         return asked(engine)
 
 
