@@ -55,12 +55,12 @@ coverage: install-unit compiled  ## What `make unit` runs through, line by line 
 figures:  ## Print files, lines and importers of the package as a table
 	@$(PY) scripts/figures.py
 
-# Most of the time of a laboratory is waiting: six at a time fill two cores, each without more threads of torch.
+# Most of the time of a laboratory is waiting: four at a time fill two cores, each without more threads of torch.
 # What measures time is marked `alone` and runs afterwards, with nothing beside it.
 CLUSTER_ENVIRONMENT := sh scripts/as-root.sh env OMP_NUM_THREADS=1 SLURM_ENERGY_REQUIRE_LAB=1 SLURM_ENERGY_REQUIRE_SERVERS=1
 CLUSTER_PYTEST := $(CLUSTER_ENVIRONMENT) $(PY) -m pytest
 CLUSTER_TESTS ?= tests/e2e tests/plugin tests/integration
-CLUSTER_WORKERS ?= 6
+CLUSTER_WORKERS ?= 4
 
 QUICK_CLUSTER_TESTS := tests/e2e/test_one_job.py -k "reaches_prolog_and_epilog or exactly_the_jobs_gpus"
 
