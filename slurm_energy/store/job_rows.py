@@ -166,7 +166,9 @@ class KnownJobs:
         rows = list(session.scalars(query.with_for_update().execution_options(populate_existing=True)))
         for row in sorted(rows, key=lambda row: -row.submitted_at_seconds):
             self.jobs.setdefault(row.job_id, []).append(row)
-        row_ids = [row.row_id for row in rows]  # more than there are numbers, where these came again
+        self._add_what_hangs_on([row.row_id for row in rows], session, with_reports=with_reports)
+
+    def _add_what_hangs_on(self, row_ids: Sequence[int], session: Session, *, with_reports: bool) -> None:
         for begin in range(0, len(row_ids), NUMBERS_AT_ONCE):
             chunk = row_ids[begin : begin + NUMBERS_AT_ONCE]
             attempts = select(JobAttemptRow).where(JobAttemptRow.job_row_id.in_(chunk))
@@ -183,6 +185,8 @@ class KnownJobs:
             if row.submitted_at_seconds == key.submitted_at_seconds:
                 return row
         row = locked_job(session, key, submit_time_known=submit_time_known)
+        # Another process may have made it since these were read.
+        self._add_what_hangs_on([row.row_id], session, with_reports=True)
         self.jobs.setdefault(key.job_id, []).append(row)
         self.jobs[key.job_id].sort(key=lambda one: -one.submitted_at_seconds)
         return row
