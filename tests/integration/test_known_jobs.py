@@ -70,13 +70,12 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Conf
 
 
 def by_daemon(config: Config, engine: Engine) -> JobHistory:
-    """Return what the daemon's answering process knows after two looks: the network's first one knows no trials."""
+    """Return what the daemon's answering process knows after its first look."""
     used = [JobHistory()]
     link = RecorderLink(used.append)
     loop = HistoryLoop(config, link.receive, ChangedJobs())
-    for _ in range(2):
-        loop._history_due, loop._work_due = Every(0.0), Every(0.0)
-        loop.step(engine)
+    loop._history_due, loop._work_due = Every(0.0), Every(0.0)
+    loop.step(engine)
     return used[-1]
 
 

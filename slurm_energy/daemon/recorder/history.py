@@ -296,14 +296,14 @@ class HistoryLoop:
                 is_whole = True
             else:
                 groups = self._memory.read_again(session, changed, time.time())
+            if is_whole or groups:
+                self._send_clocks(session)  # first: what trials measured counts in what a network expects
             if self._work_due.due(now, WORK_SOON_SECONDS if self._work_lacks_types else None):
                 self._send_all_work(session)
             elif groups:
                 self._correct_work(groups)
             self._send_runtimes(None if is_whole else groups)
             self._send_scaling(None if is_whole else groups)
-            if is_whole or groups:
-                self._send_clocks(session)
         pause = (time.thread_time() - before) / CORRECTION_SHARE
         self._correct_from = now + min(pause, MAX_CORRECTION_PAUSE_SECONDS)
 
