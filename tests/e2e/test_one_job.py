@@ -160,8 +160,8 @@ def test_host_energy_of_a_job_without_gpus_is_not_awaited(lab: Lab) -> None:
     wait_for(lab, job, {"COMPLETED"})
 
     def ended() -> JobEnergyRecord | None:
-        told = story(lab, job)
-        return told.job if told is not None and told.job.ended_at_seconds is not None else None
+        found = story(lab, job)
+        return found.job if found is not None and found.job.ended_at_seconds is not None else None
 
     record = until("end of the job in the database", ended)
     assert (record.gpu_count, record.gpu.readings, record.host.readings) == (0, 0, 0)

@@ -188,8 +188,8 @@ def test_settings_that_every_user_can_change_are_a_fault(tmp_path: Path, open_to
     file.write_text('[cluster]\nname = "north"\n')
     assert "every user" not in "".join(finding.found for finding in examine(file, ("login",), {}))
     (folder / open_to_all).chmod(0o777)
-    told = [finding for finding in examine(file, ("login",), {}) if "every user" in finding.found]
-    assert [(finding.verdict, finding.fix.endswith(str(folder / open_to_all))) for finding in told] == [
+    faults = [finding for finding in examine(file, ("login",), {}) if "every user" in finding.found]
+    assert [(finding.verdict, finding.fix.endswith(str(folder / open_to_all))) for finding in faults] == [
         (Verdict.FAIL, True)
     ]
 

@@ -110,15 +110,15 @@ def test_order_that_the_files_state_is_slurmds(slurm: Slurm) -> None:
     compared = 0
     for _ in range(CASES):
         random_case(rng, slurm)
-        told, stated = slurm.ask(), configured_gpus(slurm.conf, "n1")
+        real, stated = slurm.ask(), configured_gpus(slurm.conf, "n1")
         text = "".join(path.read_text() for path in slurm.root.glob("*.conf"))
         if stated.gpus is None:  # a device of several GPUs has one place: which of them a job gets is not known
             assert "one device of gres.conf has several GPUs" in (stated.problem or ""), stated.problem
             assert "MultipleFiles" in text
             continue
-        context = f"{text}\n{told}"
-        assert order_files(told.gpus) == order_files(stated.gpus), context
-        compared += bool(told.gpus)
+        context = f"{text}\n{real}"
+        assert order_files(real.gpus) == order_files(stated.gpus), context
+        compared += bool(real.gpus)
     assert compared > CASES // 2
 
 

@@ -69,7 +69,7 @@ def site(tmp_path: Path, bound: str = "mean") -> Config:
 
 
 def read(engine: Engine, config: Config, monkeypatch: pytest.MonkeyPatch) -> tuple[JobHistory, list[type]]:
-    """Return what the answering process knows after one look, and the kinds of frames that told it."""
+    """Return what the answering process knows after one look, and the kinds of frames that said it."""
     monkeypatch.setattr("slurm_energy.daemon.recorder.history.time.time", lambda: SUBMITTED + 86_400.0)
     used: list[JobHistory] = [JobHistory()]
     link = RecorderLink(used.append)

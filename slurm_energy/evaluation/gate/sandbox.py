@@ -179,7 +179,7 @@ def sandboxed(
     return Observed(**found), ""
 
 
-def _in_child(  # all that the other process is told
+def _in_child(  # all that the other process gets
     connection: Connection,
     candidate: CandidatePolicy,
     config: Config,

@@ -38,12 +38,12 @@ from slurm_energy.policy.guard.explanation import (
     joined_line,
     light_notes,
     missing_partitions,
+    prediction_notes,
     sent_text,
     why_unchanged,
 )
 from slurm_energy.policy.guard.gpu_count import CountedCase, with_chosen_count
 from slurm_energy.policy.guard.partitions import allowed_hint, allowed_partitions
-from slurm_energy.policy.guard.predictions import prediction_notes
 from slurm_energy.policy.guard.trials import counted_clocks, learned_verdict, trial_bounds
 from slurm_energy.policy.site.candidates import at_site, is_opened
 from slurm_energy.policy.site.clock_terms import clock_terms

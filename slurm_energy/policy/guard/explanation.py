@@ -1,17 +1,17 @@
-"""What a person reads of a decision: the lines at submission, how GPU types compared, and why nothing changed."""
+"""What a person reads of a decision: lines at submission, comparisons, what a network expected, why nothing changed."""
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from slurm_energy.domain.decision import ClockChoice, Reason
 from slurm_energy.domain.ids import GpuTypeName, PartitionName
 from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.energy_model.relative_speed import RelativeCost
 from slurm_energy.policy.base import Case
-from slurm_energy.policy.guard.clocks import exchange_text
+from slurm_energy.policy.guard.clocks import SlowdownRoom, exchange_text
 from slurm_energy.policy.guard.gpu_count import CountedCase
-from slurm_energy.policy.site.comparison import Candidate, landing_types, rivals_of, with_room
+from slurm_energy.policy.site.comparison import Candidate, TypeComparison, landing_types, rivals_of, with_room
 from slurm_energy.policy.site.type_bound import default_candidate
 
 MAX_MESSAGE_BYTES = 512
@@ -303,3 +303,34 @@ def _compared(name: str, cost: RelativeCost, runs: str) -> str:
 def _runs(work: WorkEstimate | None, shown_names: Mapping[GpuTypeName, str]) -> str:
     counts = {} if work is None else work.runs_by_type
     return ", ".join(f"{runs} on {shown_names.get(name, name)}" for name, runs in counts.items())
+
+
+def prediction_notes(
+    gpu_type: GpuTypeName, choice: ClockChoice | None, room: SlowdownRoom, comparison: TypeComparison
+) -> tuple[str, ...]:
+    """Return one sentence where a network's expectation decided; none where tables did.
+
+    Args:
+        gpu_type: On which the job may land.
+        choice: Its clock; None for the default one.
+        room: What the job's rules leave.
+        comparison: For the job.
+    """
+    predicted, expected = comparison.predicted, comparison.expected(gpu_type)
+    if predicted is None or expected is None:
+        return ()
+    table = replace(comparison, predicted=None).clock_table(gpu_type)
+    point = None if table is None else room.best_of(table)
+    is_default = point is None or point.sm_clock_mhz == point.default_clock_mhz
+    by_tables = "the default clock" if point is None or is_default else f"{point.sm_clock_mhz} MHz"
+    if choice is None:
+        return (f"{gpu_type}: the default clock, expected from {predicted.evidence}; by tables alone {by_tables}",)
+    here = expected.at(choice.sm_clock_mhz / choice.default_clock_mhz)
+    if here is None:
+        return ()
+    slowdown, upper, energy_change = here
+    sentence = (
+        f"{gpu_type}: {choice.sm_clock_mhz} MHz expected to take {slowdown:.1%} longer (nine of ten below {upper:.1%}) "
+        f"with {energy_change:+.1%} energy, from {predicted.evidence}; by tables alone {by_tables}"
+    )
+    return (sentence,)
