@@ -354,7 +354,10 @@ def test_decision_that_routes_or_slows_is_valid() -> None:
 
     @settings(max_examples=1000)
     @given(
-        policy=route | route | route | hint | fixed | st.just(OraclePolicy()), case=orderly_cases(), config=configs, runtime=estimates
+        policy=route | route | route | hint | fixed | st.just(OraclePolicy()),
+        case=orderly_cases(),
+        config=configs,
+        runtime=estimates,
     )
     def run(
         policy: Policy, case: tuple[JobRequest, ClusterSnapshot], config: Config, runtime: RuntimeEstimate | None
