@@ -61,6 +61,10 @@ FORMS = {
         tests=("tests/e2e/test_gpu_count.py",),
         says="every form of request with every other number of GPUs",
     ),
+    "nights": Form(
+        tests=("tests/e2e/test_nights.py",),
+        says="three nights of recurring programs, unaided",
+    ),
     "partitions": Form(
         tests=("tests/e2e/test_partitions.py",),
         says="1,000 random partitions, requests and answers",

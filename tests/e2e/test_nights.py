@@ -30,7 +30,7 @@ from slurm_energy.lab.jobs import submit
 from slurm_energy.store.session import open_engine, store_session
 from slurm_energy.store.site_history import ClockedRun, clocked_runs
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(6000)]
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(6000), pytest.mark.long]
 
 USERS = ("ann", "ben", "cat", "dan", "eva", "fay", "gus", "hal", "ida", "jon", "kim", "leo")
 PARTITIONS = (PartitionSpec(name="v100", nodes=4, gpus_per_node=16),)

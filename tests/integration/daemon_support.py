@@ -310,6 +310,14 @@ def children_of(process_id: int) -> list[int]:
     return found
 
 
+def command_line(process_id: int) -> bytes:
+    """Return how a process was called, nothing when it has ended meanwhile."""
+    try:
+        return Path(f"/proc/{process_id}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
 def alive(process_id: int) -> bool:
     """Return whether a process exists and is no zombie."""
     try:

@@ -17,6 +17,7 @@ from daemon_support import (
     alive,
     answers,
     children_of,
+    command_line,
     free_port,
     has_snapshot,
     make_job,
@@ -133,8 +134,7 @@ def test_a_changed_interval_reaches_the_snapshot_child(tmp_path: Path) -> None:
 @pytest.mark.parametrize("setting", ["[facility]\npue = 1.5\n", "[gpu_power_limits_watts]\na100 = 400.0\n"])
 def test_a_reload_brings_reports_and_estimates_what_changed_in_any_section(tmp_path: Path, setting: str) -> None:
     def recorders() -> list[int]:
-        lines = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children_of(daemon.process.pid)}
-        return [pid for pid, line in lines.items() if b"recorder.process" in line]
+        return [pid for pid in children_of(daemon.process.pid) if b"recorder.process" in command_line(pid)]
 
     with running_daemon(tmp_path) as daemon:
         (before,) = recorders()

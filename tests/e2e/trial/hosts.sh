@@ -35,6 +35,8 @@ lower=/
 [ "$image" = - ] || lower=$directory/$image/up:/
 mkdir -p "$own/up" "$own/work" "$own/root"
 mount -t overlay overlay -o "lowerdir=$lower,upperdir=$own/up,workdir=$own/work" "$own/root"
+# A host begins without what hooks that were tried by hand have left on the machine.
+[ "$image" != - ] || (cd "$own/root" && rm -rf etc/slurm-energy var/lib/slurm-energy var/spool/slurm-energy)
 mount --rbind /dev "$own/root/dev"
 mount --rbind /sys "$own/root/sys"
 mount -t tmpfs -o mode=755 tmpfs "$own/root/run"
