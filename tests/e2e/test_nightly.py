@@ -1,7 +1,8 @@
 """A candidate's whole way under a real slurmctld: history, retrain, shadow, canary, active and back.
 
 The daemon is killed after each step: what decides afterwards is what the database says. Device time runs thirty times
-as fast as the wall.
+as fast as the wall. The program waits for its host, so that a lower clock costs it no time: starting and ending a run,
+which takes the longer the more this machine does, is not taken for a slowdown.
 """
 
 import itertools
@@ -19,9 +20,9 @@ from slurm_energy.lab.jobs import submit
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(2400)]
 
 USERS = ("alice", "ben", "cat", "dan", "eva", "fay")
-PARTITIONS = (PartitionSpec(name="a100", nodes=2, gpus_per_node=8),)
+PARTITIONS = (PartitionSpec(name="v100", nodes=2, gpus_per_node=8),)
 SETTINGS: dict[str, dict[str, Any]] = {
-    "policy": {"name": "oracle", "max_slowdown": 0.12, "min_saving_per_slowdown": 0.0},
+    "policy": {"name": "oracle", "max_slowdown": 0.3, "min_saving_per_slowdown": 0.0},
     "nightly": {
         "min_jobs": 20,
         "replayed_jobs": 20,
@@ -35,7 +36,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "late_milliseconds": 200.0,
     },
 }
-SECONDS = 120.0
+SECONDS = 300.0
 
 
 def rounds(lab: Lab, count: int, tasks: int, *more: str) -> list[int]:
@@ -43,7 +44,7 @@ def rounds(lab: Lab, count: int, tasks: int, *more: str) -> list[int]:
     found = []
     for _, user in itertools.product(range(count), USERS):
         options = ["-J", "train", "--gres=gpu:1", "-t", "60", f"--array=1-{tasks}", *more]
-        found.append(submit(lab, options, wrap=workload(SECONDS), user=user))
+        found.append(submit(lab, options, wrap=workload(SECONDS, "host"), user=user))
     return found
 
 
@@ -111,7 +112,10 @@ def test_a_candidate_goes_its_whole_way_and_back_with_the_daemon_killed_at_each_
         lab.start_daemon()
         await_serving(lab, key, name)
         assert stage(lab) == step
-        jobs = [submit_decided(lab, ["-J", "train", "--gres=gpu:1", "-t", "60"], wrap=workload(30.0)) for _ in range(2)]
+        jobs = [
+            submit_decided(lab, ["-J", "train", "--gres=gpu:1", "-t", "60"], wrap=workload(30.0, "host"))
+            for _ in range(2)
+        ]
         run_out(lab)
         versions = [until("decision", lambda job=job: decided_by(lab, job), 60.0) for job in jobs]  # type: ignore[misc]
         if step == "shadow":
@@ -121,7 +125,7 @@ def test_a_candidate_goes_its_whole_way_and_back_with_the_daemon_killed_at_each_
     lab.run(["slurm-energy", "policy", "rollback", "--yes", "--comment", "a trial"], check=True)
     lab.kill_daemon()
     lab.start_daemon()
-    job = submit_decided(lab, ["-J", "train", "--gres=gpu:1", "-t", "60"], wrap=workload(30.0))
+    job = submit_decided(lab, ["-J", "train", "--gres=gpu:1", "-t", "60"], wrap=workload(30.0, "host"))
     run_out(lab)
     assert not until("decision", lambda: decided_by(lab, job), 60.0).endswith(name)
     page = lab.run(["slurm-energy", "policy", "show", name], check=True).stdout

@@ -99,6 +99,25 @@ def test_clocks_that_follow_from_runs_pass_the_whole_gate(tmp_path: Path) -> Non
     assert abs(again.figures["twin_error_median"]) < 0.15
 
 
+def test_what_slurm_adds_for_long_prologs_is_no_error_of_the_twin(tmp_path: Path) -> None:
+    config, history = site(tmp_path, 0.15)
+    twin = build_twin(history, tmp_path, 40)
+    longer = replace(
+        history,
+        states=tuple(
+            replace(
+                state,
+                started_at_seconds=(state.started_at_seconds or 0.0)
+                - 0.4 * ((state.ended_at_seconds or 0.0) - (state.started_at_seconds or 0.0)),
+            )
+            for state in history.states
+        ),
+    )
+    usual, slow = (last_week(each, twin, configured_policy(), config) for each in (history, longer))
+    assert len(usual) > 0
+    assert [day.twin_joules for day in slow] == pytest.approx([day.twin_joules for day in usual], rel=0.01)
+
+
 def test_always_the_lowest_clock_is_stopped_in_the_twin(tmp_path: Path) -> None:
     config, history = site(tmp_path, 0.8)
     clocks = name_clocks(history.runs, 0.5)

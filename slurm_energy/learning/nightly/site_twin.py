@@ -128,22 +128,26 @@ def last_week(
 ) -> tuple[PredictedDay, ...]:
     """Return the energy of each of the last days: measured, and what the twin makes of those jobs.
 
-    Of jobs with a reading beyond doubt alone. The twin has the live policy decide them, whoever did.
+    Of jobs with a reading beyond doubt alone. The twin has the live policy decide them, whoever did, and runs each as
+    long as its node measured it: what Slurm adds for prologs is on no counter.
     """
     until = history.states[-1].ended_at_seconds or 0.0
     # Device time may run faster than the wall, as in a laboratory: the twin's does not.
-    joules = {
-        (run.user_id, run.name, run.ended_at_seconds): run.joules * run.seconds / run.device_seconds
+    readings = {
+        (run.user_id, run.name, run.ended_at_seconds): (run.joules * run.seconds / run.device_seconds, run.seconds)
         for run in history.runs
         if run.ended_at_seconds > until - LAST_DAYS * DAY_SECONDS
     }
     measured = {}
     states: list[JobState] = []
     for state in reversed(history.states):
-        found = joules.get((state.user_id, state.name, state.ended_at_seconds or 0.0))
-        if found is not None and state.job_id not in measured and len(states) < config.nightly.replayed_jobs:
-            measured[state.job_id] = (int((state.ended_at_seconds or 0.0) // DAY_SECONDS), found)
-            states.append(state)
+        ended = state.ended_at_seconds or 0.0
+        reading = readings.get((state.user_id, state.name, ended))
+        if reading is not None and state.job_id not in measured and len(states) < config.nightly.replayed_jobs:
+            joules, seconds = reading
+            measured[state.job_id] = (int(ended // DAY_SECONDS), joules)
+            began = max(state.started_at_seconds or 0.0, ended - seconds)
+            states.append(replace(state, started_at_seconds=began))
     if not states:
         return ()
     world = load_world(twin.world)
@@ -155,8 +159,8 @@ def last_week(
     )
     outcome, _ = runs.replay(incumbent, 0)
     days: dict[int, list[tuple[float, float]]] = defaultdict(list)
-    for job_id, made, ended in zip(outcome.job_id, outcome.energy_joules, outcome.state, strict=True):
-        if ended == "COMPLETED" and JobId(int(job_id)) in measured:
+    for job_id, made, end in zip(outcome.job_id, outcome.energy_joules, outcome.state, strict=True):
+        if end == "COMPLETED" and JobId(int(job_id)) in measured:
             day, found = measured[JobId(int(job_id))]
             days[day].append((float(made), found))
     return tuple(
