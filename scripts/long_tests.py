@@ -37,9 +37,42 @@ FORMS = {
         tests=("tests/integration/test_published_world_rules.py",),
         says="five rates of the published world",
     ),
+    "learners": Form(
+        tests=(
+            "tests/integration/test_learning_on_a_device.py",
+            "tests/integration/test_training_collectors.py",
+            "tests/unit/policy/gnn/test_policy_at_starts.py",
+        ),
+        says="every algorithm with every network on a device, in processes and in every shipped world",
+    ),
+    "time-limits": Form(
+        tests=("tests/integration/test_results_quick.py",),
+        says="the daemon and learned prices where some jobs cannot end in time on every GPU type",
+    ),
+    "node-clocks": Form(
+        tests=("tests/integration/test_store_jobs.py",),
+        says="jobs of nodes whose clocks are wrong by more, in every database",
+    ),
+    "properties": Form(
+        tests=(
+            "tests/unit/policy/test_guard_properties.py",
+            "tests/unit/policy/rules/test_rule_properties.py",
+            "tests/unit/twin/test_run_properties.py",
+            "tests/unit/graph/test_cluster_graph_properties.py",
+            "tests/unit/domain",
+            "tests/unit/wire",
+            "tests/unit/slurm",
+        ),
+        says="properties with 200 random examples, others each time",
+        environment={"SLURM_ENERGY_EXAMPLES": "200"},
+    ),
     "no-traceback": Form(
         tests=("tests/integration/test_no_traceback.py",),
         says="every command of an ordinary user in every state of its files",
+    ),
+    "slurm-update": Form(
+        tests=("tests/e2e/test_slurm_update.py",),
+        says="a kept copy in the place of a plugin that is missing, damaged or of an earlier version",
     ),
     "systemd": Form(
         tests=("tests/e2e/test_systemd.py",),

@@ -1,5 +1,6 @@
 """What every test shares: the laboratory's fixtures, the order of long files, and property tests without a clock."""
 
+import gc
 import os
 import signal
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-from property_examples import EXAMPLES
+from property_examples import ARE_MANY, EXAMPLES
 
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.energy_model import relative_speed
@@ -24,6 +25,7 @@ settings.register_profile(
     "steady",
     max_examples=EXAMPLES,
     deadline=None,
+    derandomize=not ARE_MANY,  # a run is like the one before it; other examples come with the long form
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("steady")
@@ -63,6 +65,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             folders.setdefault(path.relative_to(TESTS).parts[0] if path.is_relative_to(TESTS) else "", []).append(path)
     places = {path: len(LONG_FILES) + at / len(paths) for paths in folders.values() for at, path in enumerate(paths)}
     items.sort(key=lambda item: places[item.path] if item.path in places else LONG_FILES.index(item.path.name))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """Look for garbage neither while tests are collected nor ever again among them: all of it stays to the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -70,7 +70,7 @@ def show_job(lab: "Lab", job_id: int) -> dict[str, str]:
 
 
 def wait_for(
-    lab: "Lab", job_id: int, states: Collection[str] = ENDED_STATES, timeout: float = 60.0
+    lab: "Lab", job_id: int, states: Collection[str] = ENDED_STATES, timeout: float = 180.0
 ) -> list[dict[str, str]]:
     """Wait until a job, or every element of an array, is in one of the states, and return scontrol's rows.
 

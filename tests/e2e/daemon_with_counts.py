@@ -1,6 +1,6 @@
 """A real daemon that gives each job as many GPUs as its name says, `count-4`; the argument is its configuration's path.
 
-`count-told` gets what the file /tmp/wanted-count says at the moment.
+`count-told` gets what the file wanted-count beside the configuration says at the moment.
 
 The guard has its usual last word: only what the user named and the plugin offers is chosen.
 """
@@ -17,10 +17,12 @@ from slurm_energy.policy.base import Case
 from slurm_energy.policy.guard import gpu_count
 from slurm_energy.policy.site.gpu_count import ChosenCount
 
+WANTED = "wanted-count"
+
 
 def named_count(case: Case, settings: PolicyConfig) -> ChosenCount:  # the rule's form
     """Return the number in the job's name, offered or not: what is not offered is the guard's to keep out."""
-    told = Path("/tmp/wanted-count")  # the lab's own
+    told = Path(sys.argv[1]).with_name(WANTED)
     if case.job.name == "count-told" and told.exists():
         wanted = int(told.read_text())
         return ChosenCount(gpus=wanted if wanted in case.gpu_counts else case.job.gpu_count, note="as told")

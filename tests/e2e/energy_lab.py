@@ -22,7 +22,7 @@ from slurm_energy.store.session import open_engine, store_session
 
 Value = TypeVar("Value")
 Done = CompletedProcess[str]
-ACCOUNT_SECONDS = 90.0
+ACCOUNT_SECONDS = 180.0
 """A busy machine may cut off an epilog; then the report comes with the next repair, 20 s later at least."""
 DEFAULT_A100_MHZ = 1410
 

@@ -72,7 +72,7 @@ def test_each_of_many_equal_jobs_has_a_decision_a_clock_and_a_record_of_its_own(
     jobs = burst(small, EQUAL, [*_EQUAL, "-J", "equal"])
     (other,) = burst(small, 1, [*_EQUAL, "-J", "another"])
     for job in (*jobs, other):
-        wait_for(small, job, {"COMPLETED"}, timeout=180)
+        wait_for(small, job, {"COMPLETED"}, timeout=300)
     asked_for = [job for job in (*jobs, other) if comment(small, job)]
     assert len(asked_for) >= EQUAL // 2, "a busy machine may miss some deadlines, not so many"
     comments = {job: comment(small, job) for job in asked_for}

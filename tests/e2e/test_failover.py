@@ -85,7 +85,7 @@ def standby(lab: Lab) -> Iterator[Path]:
         raise
     finally:
         os.killpg(process.pid, signal.SIGTERM)
-        process.wait(timeout=30)
+        process.wait(timeout=120)
 
 
 def status(socket_path: Path) -> dict[str, Any]:

@@ -106,7 +106,7 @@ def test_job_without_its_submitters_environment_gets_that_of_the_users_login(pla
     home = plain_lab.layout.home("alice")
     (home / ".profile").write_text("export SAID_AT_LOGIN=yes\n")
     job = submit(plain_lab, ["--export=NONE", "-o", f"{home}/login.out"], wrap='echo "$SAID_AT_LOGIN"')
-    wait_for(plain_lab, job, {"COMPLETED"}, timeout=60)
+    wait_for(plain_lab, job, {"COMPLETED"}, timeout=300)
     assert (home / "login.out").read_text() == "yes\n"
 
 
@@ -267,7 +267,7 @@ def test_accounting_lab_is_up_within_35_seconds_and_counts_gpus(new_lab: StartLa
 
     assert seconds < 35
     sacct = ["sacct", "-X", "-n", "-P", "-j", str(job), "-o", "User,Account,State,AllocTRES,ConsumedEnergyRaw"]
-    end = time.monotonic() + 20
+    end = time.monotonic() + 120
     while "COMPLETED" not in (said := lab.run(sacct, check=True).stdout):
         assert time.monotonic() < end, said
         time.sleep(0.2)
@@ -289,7 +289,7 @@ def test_lab_with_the_product_runs_the_hooks_around_each_job(lab: Lab) -> None:
     job = submit(lab, ["--gres=gpu:1", "-p", "v100"], wrap="simgpu-workload --seconds-at-default 60")
     wait_for(lab, job, {"COMPLETED"})
 
-    end = time.monotonic() + 20
+    end = time.monotonic() + 120
     while not all(f"{word}: job {job}:" in (lab.layout.log / "hooks.log").read_text() for word in ("prolog", "epilog")):
         assert time.monotonic() < end, (lab.layout.log / "hooks.log").read_text()
         time.sleep(0.1)
@@ -316,12 +316,12 @@ def test_start_that_is_interrupted_leaves_nothing(unused_name: str) -> None:
     folder = labs_root() / unused_name
     argv = [sys.executable, "-c", OWNER, unused_name, "detached"]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as caller:
-        end = time.monotonic() + 60
+        end = time.monotonic() + 120
         while not (folder / "run" / "init.pid").exists():
             assert time.monotonic() < end
             time.sleep(0.005)
         caller.send_signal(signal.SIGINT)
-        _, errors = caller.communicate(timeout=30)
+        _, errors = caller.communicate(timeout=120)
 
     assert errors.rstrip().endswith("KeyboardInterrupt")
     assert not folder.exists()

@@ -77,7 +77,7 @@ def await_serving(lab: Lab, key: str, candidate: str) -> None:
         done = lab.run(["slurm-energy", "status", "--json"])
         return done.returncode == 0 and json.loads(done.stdout)["daemon"].get(key) == candidate
 
-    until(f"{key} {candidate}", has_it, 120.0)
+    until(f"{key} {candidate}", has_it)
 
 
 def decided_by(lab: Lab, job: int) -> str:

@@ -162,7 +162,7 @@ def test_three_nights_of_recurring_programs_each_draw_less_energy(new_lab: Start
     is_busy = os.getloadavg()[0] > 1.5 * (os.cpu_count() or 1)
     scale = 6.0 if is_busy else 20.0
     lab = new_lab(energy=True, partitions=PARTITIONS, settings=SETTINGS, time_scale=scale, users=USERS)
-    until("daemon", lab.ping, 60.0)
+    until("daemon", lab.ping)
     keep_busy(lab, lambda: runs_by_user(lab, is_low=False) >= 6, "history", 600.0, "--energy=off")
     keep_busy(lab, lambda: runs_by_user(lab, is_low=True) >= 6, "history at the site's clock", 600.0)
     for _ in range(NIGHTS):

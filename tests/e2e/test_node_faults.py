@@ -118,7 +118,7 @@ def test_a_job_that_ends_while_slurmd_is_dead_leaves_no_clock(lab: Lab) -> None:
         unlocked(lab)
     finally:
         lab.start_slurmd(NODE)
-    wait_for(lab, job, {"COMPLETED", "NODE_FAIL", "FAILED"}, timeout=120)
+    wait_for(lab, job, {"COMPLETED", "NODE_FAIL", "FAILED"}, timeout=300)
     assert len(await_reports(lab, job)) == 1
     until("nodes that take jobs", lambda: drained(lab) == {})
 
@@ -141,7 +141,7 @@ def test_a_job_that_is_taken_back_while_its_prolog_runs_leaves_no_clock(lab: Lab
     unlocked(lab)
     if verb == "requeue":
         lab.run(["scontrol", "update", f"JobId={job}", "StartTime=now"], check=True)
-        wait_for(lab, job, {"COMPLETED"}, timeout=180)
+        wait_for(lab, job, {"COMPLETED"}, timeout=300)
         await_reports(lab, job)
     else:
         wait_for(lab, job, {"CANCELLED"})
@@ -182,7 +182,7 @@ def test_a_log_that_is_a_pipe_holds_no_job(lab: Lab) -> None:
     os.mkfifo(log)
     try:
         job = submit(lab, ONE_GPU, wrap=workload(60))
-        wait_for(lab, job, {"COMPLETED"}, timeout=60)
+        wait_for(lab, job, {"COMPLETED"}, timeout=300)
         assert await_reports(lab, job)[0].gpus[0].joules is not None
     finally:
         kept.replace(log)

@@ -66,7 +66,7 @@ def _with_hinting_daemon(lab: Lab) -> Iterator[Lab]:
         yield lab
     finally:
         daemon.terminate()
-        daemon.wait(timeout=20)
+        daemon.wait(timeout=120)
 
 
 def hinted(lab: Lab, feature: str, arguments: Sequence[str] = ONE) -> int:

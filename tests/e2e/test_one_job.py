@@ -207,7 +207,7 @@ def test_a_requeued_job_is_one_job_with_two_attempts(lab: Lab) -> None:
     until("idle nodes", lambda: set(node_states(lab).values()) == {"idle"})
     time.sleep(2.0)
     lab.run(["scontrol", "update", f"JobId={job}", "StartTime=now"], check=True)  # Slurm would wait two minutes
-    wait_for(lab, job, {"COMPLETED"}, timeout=180)
+    wait_for(lab, job, {"COMPLETED"}, timeout=300)
     stored = await_reports(lab, job, count=2)
     assert sorted(report.restart_count for report in stored) == [0, 1]
     record = until("story", lambda: story(lab, job))

@@ -52,7 +52,7 @@ def test_a_job_that_was_left_open_starts_in_its_own_partition_where_the_other_is
     wait_for(lab, full, {"RUNNING"})
     lab.run(["scontrol", "update", "PartitionName=a100", "State=DOWN"], check=True)
     lab.run(["scontrol", "release", str(mine)], check=True)
-    assert wait_for(lab, mine, {"COMPLETED"}, timeout=60)[0]["Partition"] == "a40"
+    assert wait_for(lab, mine, {"COMPLETED"}, timeout=300)[0]["Partition"] == "a40"
 
 
 def test_kill_9_of_the_daemon_leaves_what_was_opened_as_it_is_and_what_comes_as_it_was_asked(lab: Lab) -> None:
@@ -61,8 +61,8 @@ def test_kill_9_of_the_daemon_leaves_what_was_opened_as_it_is_and_what_comes_as_
     during = submit(lab, [*SHORT, "--energy-open"], wrap="sleep 2")
     assert show_job(lab, during)["Partition"] == "a40", "no answer came"
     lab.run(["scontrol", "release", str(before)], check=True)
-    assert wait_for(lab, before, {"COMPLETED"}, timeout=60)[0]["Partition"] == "a100"
-    wait_for(lab, during, {"COMPLETED"}, timeout=60)
+    assert wait_for(lab, before, {"COMPLETED"}, timeout=300)[0]["Partition"] == "a100"
+    wait_for(lab, during, {"COMPLETED"}, timeout=300)
     lab.start_daemon()
     assert partition_of(lab, "--energy-open") == "a100,a40"
 
@@ -72,7 +72,7 @@ def test_the_invitation_is_said_explained_and_summed_up_by_user(lab: Lab) -> Non
     said = when_decided(lambda: on_terminal(lab, argv).stderr, lambda text: "--energy-open" in text)
     assert "left open (--energy-open), the job could use less energy in another partition" in said
     job = submit_decided(lab, SHORT, wrap="sleep 3")
-    wait_for(lab, job, {"COMPLETED"}, timeout=60)
+    wait_for(lab, job, {"COMPLETED"}, timeout=300)
     await_reports(lab, job)
     until("the decision", lambda: story(lab, job))
     shown = lab.run(["slurm-energy", "explain", str(job)], check=True).stdout

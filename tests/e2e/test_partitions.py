@@ -80,7 +80,7 @@ def started_in(lab: Lab, answerer: Answerer, answer: str, arguments: Sequence[st
     job = submit(lab, ["-J", "asked", *arguments], wrap="sleep 60")
     try:
         assert show_job(lab, job)["AdminComment"].startswith("energy:"), "the answer came too late"
-        return wait_for(lab, job, {"RUNNING"}, timeout=30)[0]["Partition"]
+        return wait_for(lab, job, {"RUNNING"}, timeout=300)[0]["Partition"]
     finally:
         lab.run(["scancel", str(job)], check=True)
         wait_for(lab, job, {"CANCELLED"})
@@ -251,7 +251,7 @@ LINES = (
 def test_what_slurm_accepts_and_starts_alone_it_accepts_and_starts_with_any_answer(
     new_lab: Callable[..., Lab], site: Site
 ) -> None:
-    count = -(-int(os.environ.get(CASES_VARIABLE, "60")) // len(SITES))
+    count = -(-int(os.environ.get(CASES_VARIABLE, "30")) // len(SITES))
     partitions = tuple(
         PartitionSpec(name=f"g{group}{letter}", nodes=2, gpus_per_node=4, gpu_type=gpu_type)
         for group in range(GROUPS)

@@ -46,9 +46,7 @@ def test_a_dry_run_shows_the_decision_and_submits_nothing(lab: Lab) -> None:
 
 def test_features_of_a_script_are_stored_with_the_decision_and_do_not_reach_what_a_job_submits(lab: Lab) -> None:
     inner = "sbatch --parsable -p a100 --gres=gpu:1 -t 5 -o /dev/null --wrap true"
-    wrapped = (
-        f"env > /tmp/features.$SLURM_JOB_ID; {inner} > /tmp/inner.$SLURM_JOB_ID; srun python3 train.py --model vgg16"
-    )
+    wrapped = f"env > features.$SLURM_JOB_ID; {inner} > inner.$SLURM_JOB_ID; srun python3 train.py --model vgg16"
     patient = {"SLURM_ENERGY_SCRIPT_TIME_LIMIT_MILLISECONDS": "1000"}
 
     def attempt() -> tuple[int, ExplainRecord]:
@@ -63,9 +61,7 @@ def test_features_of_a_script_are_stored_with_the_decision_and_do_not_reach_what
     script = record.decision.asked.script
     assert (script.programs, script.launchers, script.model) == (("python",), ("srun",), "vgg16")
     wait_for(lab, job)
-    seen, number = (
-        lab.run(["cat", f"/tmp/{name}.{job}"], user="alice", check=True).stdout for name in ("features", "inner")
-    )
+    seen, number = ((lab.layout.home("alice") / f"{name}.{job}").read_text() for name in ("features", "inner"))
     assert "SLURM_JOB_ID=" in seen and "SCRIPT_FEATURES" not in seen
     nested = until("story", lambda: story(lab, int(number)))
     assert nested.decision is None or nested.decision.asked.script is None

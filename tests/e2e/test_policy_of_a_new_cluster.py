@@ -15,7 +15,7 @@ pytestmark = pytest.mark.lab
 def test_a_new_cluster_is_served_by_the_shipped_network(new_lab: StartLab) -> None:
     lab = new_lab(energy=True, settings={"policy": {}})
     log = lab.layout.log / "energyd.log"
-    until("policy at its first snapshot", lambda: "policy at snapshot" in log.read_text(), 60.0)
+    until("policy at its first snapshot", lambda: "policy at snapshot" in log.read_text())
     job_id = submit_decided(lab, ["-p", "a100", "--gres=gpu:2", "-t", "60"], wrap="true")
 
     def decided() -> DecisionRecord | None:

@@ -40,10 +40,10 @@ def test_with_open_routing_the_cheapest_partition_is_chosen_but_a_named_one_stan
 
 def test_a_job_never_waits_for_a_cheaper_partition(new_lab: Callable[..., Lab]) -> None:
     lab = new_lab(partitions=PARTITIONS, energy=True, settings={"routing": {"open": True}})
-    full = submit(lab, ["-p", "a100", "--gres=gpu:4", "-t", "5", "--energy=off"], wrap="sleep 20")
+    full = submit(lab, ["-p", "a100", "--gres=gpu:4", "-t", "5", "--energy=off"], wrap="sleep 600")
     wait_for(lab, full, {"RUNNING"})
     later = submit_decided(lab, ["-p", "a40,a100", "--gres=gpu:1", "-t", "5", "--begin=now+0"], wrap="true")
-    rows = wait_for(lab, later, {"COMPLETED"}, timeout=15)
+    rows = wait_for(lab, later, {"COMPLETED"}, timeout=300)
     assert rows[0]["Partition"] == "a40"
 
 

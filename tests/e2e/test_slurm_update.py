@@ -193,7 +193,7 @@ def test_without_the_step_slurmctld_stops(lab: Lab, here: Release, how: str) -> 
     decided(lab)
 
 
-@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("how", [pytest.param(how, marks=() if how == "missing" else pytest.mark.long) for how in WAYS])
 def test_a_kept_copy_is_put_back_where_nothing_can_be_compiled(lab: Lab, here: Release, how: str) -> None:
     before_start(lab)  # of a start before the update: it keeps the copy
     spoil(lab, how, here)

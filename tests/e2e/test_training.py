@@ -81,7 +81,7 @@ def test_two_ranks_on_two_nodes_train_one_network(two_nodes: Lab) -> None:
     job = start(two_nodes)
     home = two_nodes.layout.home("alice")
 
-    wait_for(two_nodes, job, {"COMPLETED"}, timeout=200.0)
+    wait_for(two_nodes, job, {"COMPLETED"}, timeout=300)
 
     said = (home / "out.txt").read_text()
     check_made(home / "made", said)
@@ -102,7 +102,7 @@ def test_a_training_that_slurm_stops_is_queued_again_and_goes_on(two_nodes: Lab)
     assert 1 <= len(done) < ROUNDS
     time.sleep(1.0)
     two_nodes.run(["scontrol", "update", f"JobId={job}", "StartTime=now"], check=True)  # Slurm would wait two minutes
-    wait_for(two_nodes, job, {"COMPLETED", "FAILED"}, timeout=200.0)
+    wait_for(two_nodes, job, {"COMPLETED", "FAILED"}, timeout=300)
 
     said = (home / "out.txt").read_text()
     assert show_job(two_nodes, job)["JobState"] == "COMPLETED", said

@@ -103,7 +103,7 @@ def test_a_job_whose_work_repeats_finds_its_clock_and_the_next_one_begins_with_i
         return clocks[0].sm_clock_mhz if clocks and clocks[0].sm_clock_mhz != table else None
 
     # It begins with the clock of least energy that all answers together are sure of.
-    learned = until("decision with a clock that was learned", begun, 60)
+    learned = until("decision with a clock that was learned", begun)
     (tried, *_) = [trial for trial in periodic.trials if trial.sm_clock_mhz == learned and trial.slowdown is not None]
     assert truth(tried, "lstm") <= BOUND + 0.005
 

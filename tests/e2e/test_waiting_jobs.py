@@ -83,13 +83,13 @@ def test_a_waiting_job_goes_where_room_appears_and_gets_its_clock_there(lab: Lab
     assert partition_of(lab, mine) == "a100"
     before = {name: show_jobs(lab, job_id) for name, job_id in own.items() if name != "after"}
     cancel(lab, filling[1])
-    row = wait_for(lab, mine, {"RUNNING", "COMPLETED"}, timeout=60)[0]
+    row = wait_for(lab, mine, {"RUNNING", "COMPLETED"}, timeout=300)[0]
     assert row["NodeList"].startswith("a40"), daemon_log(lab)
     for name, rows in before.items():
         now = show_jobs(lab, own[name])
         assert [one["Partition"] for one in now] == [one["Partition"] for one in rows] == ["a100"] * len(rows), name
         assert [one["Priority"] == "0" for one in now] == [one["Priority"] == "0" for one in rows], name
-    wait_for(lab, mine, {"COMPLETED"}, timeout=60)
+    wait_for(lab, mine, {"COMPLETED"}, timeout=300)
     record = until("the changed decision", lambda: changed_story(lab, mine))
     assert record.decision is not None
     last = record.decision.changes[-1]
@@ -103,6 +103,14 @@ def test_a_waiting_job_goes_where_room_appears_and_gets_its_clock_there(lab: Lab
     assert "Traceback" not in daemon_log(lab)
 
 
+def want(lab: Lab, count: int) -> None:
+    """Tell the daemon how many GPUs a job named `count-told` is to have."""
+    path = lab.layout.energy_config.with_name("wanted-count")
+    new = path.with_suffix(".new")
+    new.write_text(f"{count}\n")
+    new.replace(path)
+
+
 def test_a_waiting_jobs_number_of_gpus_follows_what_is_known_until_it_starts(new_lab: StartLab) -> None:
     settings = {**SETTINGS, "routing": {"redecide": "on", "redecide_seconds": 1.0}}
     lab = new_lab(partitions=PARTITIONS[:1], energy=True, daemon=False, settings=settings)
@@ -110,7 +118,7 @@ def test_a_waiting_jobs_number_of_gpus_follows_what_is_known_until_it_starts(new
         filling = fill(lab, "a100")
         step = "srun -n1 sh -c 'echo step $CUDA_VISIBLE_DEVICES'"
         script = f"#!/bin/sh\necho batch $SLURM_ENERGY_GPUS $SLURM_GPUS_ON_NODE\n{step}\n"
-        lab.run(["sh", "-c", "echo 4 > /tmp/wanted-count"], check=True)
+        want(lab, 4)
         forms = [
             "--gres=gpu:4",
             "--gpus=4 -N1",
@@ -122,24 +130,24 @@ def test_a_waiting_jobs_number_of_gpus_follows_what_is_known_until_it_starts(new
             when_decided(
                 lambda form=form: submit(  # type: ignore[misc]  # the form of this turn
                     lab,
-                    ["-J", "count-told", "-t", "20", "-o", "/tmp/told-%j", "--energy-gpus=1,2,4,8", *form.split()],
+                    ["-J", "count-told", "-t", "20", "-o", "told-%j", "--energy-gpus=1,2,4,8", *form.split()],
                     script=script,
                 ),
                 lambda job_id: "AdminComment" in show_job(lab, job_id),
             )
             for form in forms
         ]
-        lab.run(["sh", "-c", "echo 2 > /tmp/wanted-count"], check=True)
+        want(lab, 2)
         simple = jobs[:3]
         for job_id in simple:
-            until("two GPUs", lambda job_id=job_id: show_job(lab, job_id)["TimeLimit"] == "00:40:00", 60)  # type: ignore[misc]
-        lab.run(["sh", "-c", "echo 8 > /tmp/wanted-count"], check=True)  # more than asked for: as asked for
-        until("four GPUs", lambda: ":4" in show_job(lab, simple[0]).get("TresPerNode", ""), 60)
+            until("two GPUs", lambda job_id=job_id: show_job(lab, job_id)["TimeLimit"] == "00:40:00")  # type: ignore[misc]
+        want(lab, 8)  # more than asked for: as asked for
+        until("four GPUs", lambda: ":4" in show_job(lab, simple[0]).get("TresPerNode", ""))
         assert show_job(lab, simple[0])["TimeLimit"] == "00:20:00"
         cancel(lab, filling)
         for job_id in jobs:
-            wait_for(lab, job_id, {"COMPLETED"}, timeout=120)
-        said = [lab.run(["cat", f"/tmp/told-{job_id}"], check=True).stdout for job_id in jobs]
+            wait_for(lab, job_id, {"COMPLETED"}, timeout=300)
+        said = [(lab.layout.home("alice") / f"told-{job_id}").read_text() for job_id in jobs]
         assert all(re.match(r"batch (\d) \1\n", text) for text in said), said
         assert [len(text.splitlines()[1].split(",")) for text in said[:3]] == [
             int(text.split()[1]) for text in said[:3]
@@ -153,14 +161,14 @@ def test_kill_of_the_daemon_while_it_changes_jobs_leaves_each_of_them_whole(lab:
     jobs = [submit(lab, ["-J", f"job{n}", "--gres=gpu:1", *SHORT], wrap="true") for n in range(40)]
     time.sleep(4)
     cancel(lab, filling[1])
-    until("the first change", lambda: any(partition_of(lab, one) != "a100" for one in jobs[:8]), 60)
+    until("the first change", lambda: any(partition_of(lab, one) != "a100" for one in jobs[:8]))
     lab.kill_daemon()
     rows = [show_job(lab, job_id) for job_id in jobs]
     assert {row["Partition"] for row in rows} <= {"a100", "a40,a100", "a40"}
     assert all(row["JobState"] != "PENDING" or row["Priority"] != "0" for row in rows)
     cancel(lab, filling[0])
     for job_id in jobs:
-        wait_for(lab, job_id, {"COMPLETED"}, timeout=180)
+        wait_for(lab, job_id, {"COMPLETED"}, timeout=300)
 
 
 def test_a_changed_job_that_a_new_limit_would_hold_is_put_back_and_runs(new_lab: StartLab) -> None:
@@ -184,12 +192,12 @@ def test_a_changed_job_that_a_new_limit_would_hold_is_put_back_and_runs(new_lab:
     until("alice's account in slurmctld", lambda: "Account=plain UserName=alice" in lab.run(shown).stdout)
     with CountingDaemon(lab):
         filling = fill(lab, "a100")
-        lab.run(["sh", "-c", "echo 4 > /tmp/wanted-count"], check=True)
+        want(lab, 4)
         arguments = ["-J", "count-told", "--gres=gpu:4", "-N1", "--energy-gpus=1,2,4", "-A", "plain", "-q", "small"]
         job_id = submit_decided(lab, [*arguments, *SHORT], wrap="true")
         lab.run(["sacctmgr", "-i", "modify", "qos", "small", "set", "MaxWall=30"], check=True)
         until("the limit in slurmctld", lambda: "MaxWallPJ=30" in lab.run(shown).stdout)
-        lab.run(["sh", "-c", "echo 2 > /tmp/wanted-count"], check=True)
+        want(lab, 2)
 
         def put_back() -> bool:
             record = changed_story(lab, job_id)
@@ -200,5 +208,5 @@ def test_a_changed_job_that_a_new_limit_would_hold_is_put_back_and_runs(new_lab:
         assert show_job(lab, job_id)["TresPerNode"].endswith(":4")
         assert show_job(lab, job_id)["TimeLimit"] == "00:30:00"
         cancel(lab, filling)
-        wait_for(lab, job_id, {"COMPLETED"}, timeout=60)
+        wait_for(lab, job_id, {"COMPLETED"}, timeout=300)
     assert not drained(lab)

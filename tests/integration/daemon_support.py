@@ -1,5 +1,6 @@
 """A real slurm-energyd on private paths, with Slurm's commands replaced by scripts that print files."""
 
+import itertools
 import json
 import os
 import signal
@@ -8,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,13 @@ from slurm_energy.wire.codec import Message
 KEY = "0123456789abcdef0123456789abcdef"
 RELEASE = "25.11.2"
 """Of the Slurm that is replaced."""
-DATABASE_SECONDS = 60.0
+DATABASE_SECONDS = 180.0
 """Until a daemon that has just started has opened its database; a busy machine takes its time."""
 STOP_SECONDS = 45.0
 """As in the unit file: what has not ended by then is killed."""
+PATIENCE_SECONDS = 60.0
+"""For an answer whose time is not what a test is about."""
+FIRST_PORT, PORT_COUNT = 10_000, 20_000
 
 PARTITIONS = (
     "PartitionName=a100 AllowGroups=ALL Default=YES DefaultTime=NONE MaxTime=01:00:00 MaxNodes=UNLIMITED "
@@ -31,6 +35,9 @@ PARTITIONS = (
     "PartitionName=a40 AllowGroups=ALL Default=NO DefaultTime=NONE MaxTime=UNLIMITED MaxNodes=UNLIMITED "
     "PriorityTier=1 RootOnly=NO ReqResv=NO State=UP\n"
 )
+
+
+_ports = itertools.count()
 
 
 @dataclass
@@ -165,11 +172,13 @@ class RunningDaemon:
         """Its SQLite file."""
         return self.directory / "energy.sqlite"
 
-    def ask(self, verb: str, fields: Mapping[str, str] | None = None, deadline_seconds: float = 10.0) -> Message:
+    def ask(
+        self, verb: str, fields: Mapping[str, str] | None = None, deadline_seconds: float = PATIENCE_SECONDS
+    ) -> Message:
         """Return the reply to one request."""
         return exchange(self.socket_path, Message(verb, fields or {}), deadline_seconds)
 
-    def decide(self, deadline_seconds: float = 10.0, **fields: str) -> Message:
+    def decide(self, deadline_seconds: float = PATIENCE_SECONDS, **fields: str) -> Message:
         """Return the reply to a decide request of a small GPU job."""
         request = Message("decide", {"uid": "1000", "name": "train", "tres_per_node": "gres:gpu:1", **fields})
         return exchange(self.plugin_socket_path, request, deadline_seconds)
@@ -178,7 +187,7 @@ class RunningDaemon:
         """Return the JSON document of a query."""
         end = time.monotonic() + DATABASE_SECONDS
         while True:
-            reply = self.ask("query", {"what": what, **fields}, 30.0)
+            reply = self.ask("query", {"what": what, **fields}, PATIENCE_SECONDS)
             if reply.verb == "ok":
                 return json.loads(reply.fields["json"])
             assert "is being opened" in reply.fields.get("reason", "") and time.monotonic() < end, reply
@@ -191,11 +200,20 @@ class RunningDaemon:
 
 
 def free_port() -> int:
-    """Return a TCP port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a TCP port that no other test has.
+
+    Each process of the tests has numbers of its own, below those that the kernel gives to whoever asks for any: between
+    this look and the bind of a daemon nobody else takes it.
+    """
+    first = os.getpid() * 997 % PORT_COUNT
+    for number in _ports:
+        port = FIRST_PORT + (first + number) % PORT_COUNT
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with suppress(OSError):
+                probe.bind(("127.0.0.1", port))
+                return port
+    raise AssertionError("there is always another number")
 
 
 def write_config(directory: Path, slurm: FakeSlurm, port: int, *, store_url: str = "", **daemon: object) -> Path:
@@ -286,7 +304,7 @@ def running_daemon(directory: Path, *, store_url: str = "", **daemon_settings: o
                 raise
 
 
-def wait_until(condition: Any, what: str, daemon: RunningDaemon | None = None, limit_seconds: float = 90.0) -> None:
+def wait_until(condition: Any, what: str, daemon: RunningDaemon | None = None, limit_seconds: float = 180.0) -> None:
     """Return once the condition holds."""
     end = time.monotonic() + limit_seconds
     while not condition():

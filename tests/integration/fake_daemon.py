@@ -47,4 +47,4 @@ class FakeDaemon:
         self._listener.close()
         for connection in self._silent:
             connection.close()
-        self._thread.join(5)
+        self._thread.join(60)

@@ -36,7 +36,8 @@ except BrokenPipeError:
 write_all(2, laid_out("stderr"))
 if laid_out("background"):
     if not os.fork():
-        time.sleep(20)
+        while laid_out("background"):
+            time.sleep(0.05)
         os._exit(0)
 end = time.monotonic() + float(laid_out("linger", b"0"))
 while time.monotonic() < end and not interrupts:

@@ -97,7 +97,7 @@ class NvmlBinding:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
-        self._process.wait(timeout=10)
+        self._process.wait(timeout=120)
         self._process.stdout.close()
 
     def send(self, function: str, *arguments: object, gpu: int | None = None) -> None:

@@ -221,7 +221,7 @@ def _read(buffers: dict[int, bytes]) -> dict[int, bytes]:
 
 
 def _ended(child: int) -> int | None:
-    end = time.monotonic() + 10.0
+    end = time.monotonic() + 60.0
     while time.monotonic() < end:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:

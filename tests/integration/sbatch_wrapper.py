@@ -31,6 +31,6 @@ def submit(
 
 
 def wait_for_call(fake: FakeSbatch) -> None:
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while not fake.calls and time.monotonic() < end:
         time.sleep(0.01)

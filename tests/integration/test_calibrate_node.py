@@ -104,7 +104,7 @@ def test_a_sweep_that_is_killed_leaves_no_clock_locked(swept: SweptNode, number:
         wait_until(lambda: any(swept.node.locks()), 120.0)
     finally:
         process.send_signal(number)
-        process.wait(30.0)
+        process.wait(120.0)
     if number is signal.SIGKILL:
         assert any(swept.node.locks())
         done = swept.node.run("repair", {**swept.environment(), "SLURM_JOB_ID": ""})

@@ -15,7 +15,7 @@ DECISIONS = 'slurm_energy_decisions_total{mode="balanced"}'
 
 def scrape(port: int) -> dict[str, float]:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as page:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=120) as page:
             text = page.read().decode()
     except urllib.error.URLError:
         return {}

@@ -12,7 +12,7 @@ NONCE = "0123456789abcdef"
 
 
 def ask(daemon: RunningDaemon, decision_id: str) -> Message:
-    with socket.create_connection(("127.0.0.1", daemon.port), timeout=30) as connection:
+    with socket.create_connection(("127.0.0.1", daemon.port), timeout=120) as connection:
         connection.sendall(encode(Message("newest", {"decision_id": decision_id, "nonce": NONCE})))
         connection.shutdown(socket.SHUT_WR)
         reply = b""

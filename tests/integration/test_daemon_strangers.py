@@ -60,7 +60,7 @@ def report(daemon: RunningDaemon, job_id: int, *, at_root: bool) -> Message:
                     break
                 except OSError:
                     continue
-        connection.settimeout(20.0)
+        connection.settimeout(120.0)
         connection.connect(("127.0.0.1", daemon.port))
         connection.sendall(encode(signed([make_report(job_id)])))
         reply = b""
@@ -147,7 +147,7 @@ def test_a_decision_is_also_given_where_people_ask_to_a_plugin_that_was_installe
 
 def test_a_request_that_comes_in_pieces_is_answered(daemon: RunningDaemon) -> None:
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(10.0)
+        connection.settimeout(120.0)
         connection.connect(str(daemon.plugin_socket_path))
         for piece in (b"slurm-energy/1 decide\n", b"uid=1000\ntres_per_node=gres:gpu:1\n", b"end\n"):
             connection.sendall(piece)

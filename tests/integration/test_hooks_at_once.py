@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hook_node import HOOK, HookNode, entry
+from hook_node import HOOK, HookNode, children_of, entry
 
 JOBS = tuple(range(1, 13))
 UNHURRIED = {"SLURM_ENERGY_NODE_TIME_LIMIT_SECONDS": "60"}
@@ -27,7 +27,7 @@ def node(tmp_path: Path) -> Iterator[HookNode]:
     (root / "etc" / "slurm.conf").write_text(
         "ClusterName=lab\nSlurmctldHost=localhost\nGresTypes=gpu,shard\nNodeName=n1 CPUs=4 Gres=gpu:2,shard:16\n"
     )
-    (root / "etc" / "gres.conf").write_text("Name=gpu File=/dev/nvidia[0-1]\nName=shard Count=16\n")
+    (root / "etc" / "gres.conf").write_text("Name=gpu File=/dev/tty[0-1]\nName=shard Count=16\n")
     node.configure(sampler="off")
     yield node
     node.end_samplers()
@@ -100,12 +100,9 @@ def test_hooks_that_are_killed_in_the_crowd_leave_no_clock(node: HookNode, seed:
 
 def kill_family(pid: int) -> None:
     """End a hook and the process that works for it."""
-    children = Path(f"/proc/{pid}/task/{pid}/children")
-    with suppress(OSError):
-        for child in children.read_text().split():
-            os.kill(int(child), signal.SIGKILL)
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+    for member in (*children_of(pid), pid):
+        with suppress(ProcessLookupError):
+            os.kill(member, signal.SIGKILL)
 
 
 def test_spool_that_is_removed_while_hooks_run_leaves_no_clock(node: HookNode) -> None:

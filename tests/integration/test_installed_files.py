@@ -76,7 +76,7 @@ def test_shell_variables_keep_a_path_with_blanks_and_quotes_whole() -> None:
 
     text = products.environment_file(LabSpec(), layout, host, Path("/opt/venv/bin/python"))
     said = subprocess.run(
-        ["sh", "-c", f'{text}\nprintf %s "$LAB_DIRECTORY"'], capture_output=True, text=True, check=True, timeout=10
+        ["sh", "-c", f'{text}\nprintf %s "$LAB_DIRECTORY"'], capture_output=True, text=True, check=True, timeout=120
     )
 
     assert said.stdout == "/tmp/it's a $(lab)"

@@ -1,6 +1,7 @@
 """Learners on another device than the CPU: every operation of an update gets all of its tensors there.
 
 What is run is `pretend_updates.py`: there need not be a GPU, since a pretended device refuses what a GPU would.
+SLURM_ENERGY_TRIAL=long takes every algorithm with every network.
 """
 
 import json
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from device_updates import ALGORITHMS, NETWORKS
+from device_updates import CASES, IS_LONG
 
 PROGRAM = Path(__file__).parents[1] / "unit" / "learning" / "pretend_updates.py"
 
@@ -36,6 +37,9 @@ LET_THROUGH = ("a number of Python", "a number as a tensor", "a copy to the CPU"
 FEWEST_OPERATIONS = 1000
 
 
+pytestmark = pytest.mark.timeout(1500 if IS_LONG else 600)
+
+
 @pytest.fixture(scope="module")
 def reports() -> dict[str, dict[str, Any]]:
     """Return what became of each case on the pretended device, in a process of its own."""
@@ -45,7 +49,7 @@ def reports() -> dict[str, dict[str, Any]]:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=280.0,
+        timeout=1200.0,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr
@@ -62,8 +66,7 @@ def test_the_pretended_device_lets_through_what_a_gpu_does(reports: dict[str, di
     assert reports[case]["error"] is None, reports[case]["error"]
 
 
-@pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize(("algorithm", "network"), CASES)
 def test_an_update_has_all_its_tensors_on_one_device_and_learns_what_the_cpu_learns(
     reports: dict[str, dict[str, Any]], algorithm: str, network: str
 ) -> None:

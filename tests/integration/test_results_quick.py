@@ -12,6 +12,8 @@ from research.results.document import CaseResult, Results, read_results
 from research.results.running import run_sections
 from research.results.sections import CANDIDATES, SECTIONS
 
+pytestmark = pytest.mark.timeout(1800)
+
 LEARNED, DAEMON = "learned prices", "the daemon"
 CASES = ("philly-a100", "chsac-0.04", "wakeup")
 LIMITS = "philly-a100-limits"
@@ -91,6 +93,7 @@ def test_no_more_jobs_miss_their_deadline_and_none_runs_into_its_limit(limited: 
     assert over(limited, "joules_per_unit", policy, "slurm-default") < -6.5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", [LEARNED, DAEMON])
 def test_no_job_runs_into_a_limit_that_it_would_meet_on_another_gpu_type(tight: CaseResult, policy: str) -> None:
     assert all(run["timeouts"] > 0.0 for run in tight.runs["slurm-default"].values())

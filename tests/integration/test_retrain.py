@@ -15,7 +15,7 @@ from slurm_energy.domain.ids import ClusterName, GpuTypeName
 from slurm_energy.domain.promotion import Stage
 from slurm_energy.errors import SchemaVersionError, TrainingError
 from slurm_energy.evaluation.gate.sheet import STAGE_NAMES, ScoreSheet, StageResult, StageVerdict
-from slurm_energy.learning.nightly import judgement, night
+from slurm_energy.learning.nightly import judgement, night, tuning
 from slurm_energy.learning.nightly.administration import candidate_desk
 from slurm_energy.learning.nightly.night import retrain
 from slurm_energy.learning.nightly.tuning import Cost, SiteReplay
@@ -58,7 +58,11 @@ def run(config: Config) -> tuple[CandidatePolicy, list[str]]:
     return found.candidate, said
 
 
-def test_a_night_leaves_a_candidate_with_the_clocks_of_names_and_the_prices_of_the_site(tmp_path: Path) -> None:
+def test_a_night_leaves_a_candidate_with_the_clocks_of_names_and_the_prices_of_the_site(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "MAX_GENERATIONS", 2)
+    monkeypatch.setattr(tuning, "POPULATION", 3)
     config = site_config(tmp_path)
     fill(config, Site())
     candidate, said = run(config)
@@ -70,7 +74,7 @@ def test_a_night_leaves_a_candidate_with_the_clocks_of_names_and_the_prices_of_t
     assert clock.sm_clock_mhz < LOWER_MHZ
     assert 0.0 < clock.slowdown < 0.05
     assert candidate.figures["held_out_joules"] > 0.0
-    assert any("generation 1" in line for line in said)
+    assert any("generation 2" in line for line in said)
     engine = open_engine(config.store)
     with store_session(engine, read_only=True) as session:
         assert [row.candidate_id for row in candidate_rows(session, ClusterName(CLUSTER))] == [candidate.candidate_id]

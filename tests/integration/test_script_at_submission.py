@@ -147,7 +147,7 @@ def test_a_script_that_cannot_be_read_is_submitted_without(
 
 def hanging() -> Iterator[str]:
     yield "first"
-    time.sleep(30.0)
+    time.sleep(300.0)
     yield "second"
 
 
@@ -165,7 +165,7 @@ def devouring() -> Iterator[str]:
 def test_what_was_known_before_it_went_wrong_is_sent(lines: object) -> None:
     began = time.monotonic()
     assert last_line_within(lines, 2.0) == "first"  # type: ignore[arg-type]  # a function of those above
-    assert time.monotonic() - began < 20.0
+    assert time.monotonic() - began < 150.0
 
 
 def test_a_process_that_cannot_be_had_leaves_the_job_without(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

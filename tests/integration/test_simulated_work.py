@@ -28,12 +28,12 @@ def start(node: NodeGpuState, *arguments: str, **environment: str) -> "subproces
 
 
 def finish(process: "subprocess.Popen[str]") -> tuple[int, dict[str, str], str]:
-    stdout, stderr = process.communicate(timeout=20)
+    stdout, stderr = process.communicate(timeout=120)
     return process.returncode, dict(word.split("=") for word in stdout.split()), stderr
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
-    until = time.monotonic() + 10.0
+    until = time.monotonic() + 120.0
     while not holds():
         assert time.monotonic() < until
         time.sleep(0.005)

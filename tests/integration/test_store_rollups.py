@@ -432,7 +432,7 @@ def beside_uncommitted(engine: Engine, first: Callable[[Any], Any], second: Call
         first(session)
         other.start()
         time.sleep(0.5)
-    other.join(60.0)
+    other.join(240.0)
     assert not other.is_alive()
     assert not failed
 

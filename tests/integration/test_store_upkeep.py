@@ -75,11 +75,10 @@ def test_jobs_that_were_over_go_with_their_energy_and_decisions(engine: Engine) 
         assert [job.job_id for job in report_jobs(session, JobFilter(cluster=CLUSTER)).jobs] == [3, 2]
 
 
+@pytest.mark.parametrize("empty_engine", ["sqlite"], indirect=True)  # the deadlock is made here, not by the database
 def test_what_is_stopped_by_a_deadlock_with_the_recording_is_removed_again(
     own_engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if own_engine.dialect.name != "sqlite":
-        pytest.skip("the deadlock is made here, not by the database")
     fill(own_engine)
     victims = iter([True])
 

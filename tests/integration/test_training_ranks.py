@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 import tiny_learner
 import torch
+from daemon_support import free_port
 
 from slurm_energy.learning.training_state import read_state
 from slurm_energy.policy.gnn.checkpoint import read_checkpoint
@@ -167,10 +167,3 @@ def test_a_rank_whose_episode_fails_ends_all(tmp_path: Path) -> None:
     assert (first.returncode, second.returncode) == (1, 1)
     assert f"episode of seed {seed}: ValueError" in second.stderr
     assert "another rank does not answer any more" in first.stderr
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: GPL-2.0-or-later
--- lua_driver.lua PLUGIN SOCKET JOB [TIMES [FALSE]]: one submission with a fake `slurm`; prints what came of it.
+-- lua_driver.lua PLUGIN SOCKET JOB [TIMES [FALSE [SECONDS]]]: one submission with a fake `slurm`; prints what came of it.
 local plugin, socket_path, kind, times = arg[1], arg[2], arg[3], tonumber(arg[4] or "1")
 local jobs = {
 	empty = function() return {} end,
@@ -56,6 +56,11 @@ slurm = {
 local file = assert(io.open(plugin))
 local text = file:read("*a"):gsub('local SOCKET = "[^"]*"', ("local SOCKET = %q"):format(socket_path))
 file:close()
+if arg[6] then
+	local changed, count = text:gsub("local DEADLINE_SECONDS = [%d.]+", "local DEADLINE_SECONDS = " .. arg[6])
+	assert(count == 1)
+	text = changed
+end
 for name in (arg[5] or ""):gmatch("[%w_]+") do
 	local changed, count = text:gsub("local " .. name .. " = true", "local " .. name .. " = false")
 	assert(count == 1, name)

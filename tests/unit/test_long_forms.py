@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SIGNS = ('"SLURM_ENERGY_TRIAL"', "mark.long", '"SLURM_ENERGY_PARTITION_CASES"')
+SIGNS = ('"SLURM_ENERGY_TRIAL"', "mark.long", "IS_LONG", '"SLURM_ENERGY_PARTITION_CASES"')
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,9 @@ def test_every_test_with_a_long_form_is_run(long_tests: Any) -> None:
         for path in (ROOT / "tests").rglob("test_*.py")
         if path != Path(__file__) and any(sign in path.read_text(encoding="utf-8") for sign in SIGNS)
     }
-    assert with_long_form == {test for form in long_tests.FORMS.values() for test in form.tests}
+    forms = [form for form in long_tests.FORMS.values() if "SLURM_ENERGY_EXAMPLES" not in form.environment]
+    assert with_long_form == {test for form in forms for test in form.tests}
+    assert all((ROOT / test).exists() for form in long_tests.FORMS.values() for test in form.tests)
 
 
 @pytest.mark.parametrize(

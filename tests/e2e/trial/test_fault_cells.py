@@ -327,7 +327,7 @@ def all_its_life(lab: Lab, fault: Breaking) -> int:
 def an_array(lab: Lab, fault: Breaking) -> int:
     with fault(lab):
         job = _submit(lab, fault, "--array=1-3")
-        wait_for(lab, job, {"COMPLETED"}, timeout=90)
+        wait_for(lab, job, {"COMPLETED"}, timeout=300)
     return job
 
 

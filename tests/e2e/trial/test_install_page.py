@@ -95,7 +95,7 @@ def decided_job(site: TrialSite, command: str) -> int:
     """Return a job with a lower clock, as soon as the daemon knows the cluster."""
     for _ in range(4):
         job = run_job(site, "-w gpu1 --gres=gpu:1 --energy=saver", command, wait=False)
-        end = time.monotonic() + 10.0
+        end = time.monotonic() + 30.0
         while "Decided" not in (said := explained(site, job)) and time.monotonic() < end:
             time.sleep(0.5)
         if "Decided" in said and "nothing was changed" not in said:
@@ -127,7 +127,7 @@ def await_state(site: TrialSite, job: int, state: str, limit_seconds: float = 18
     until(found, f"job {job} {state}", limit_seconds)
 
 
-def until(look: Callable[[], object], what: str, limit_seconds: float = 60.0) -> None:
+def until(look: Callable[[], object], what: str, limit_seconds: float = 180.0) -> None:
     end = time.monotonic() + limit_seconds
     while not look():
         assert time.monotonic() < end, f"no {what} within {limit_seconds:g} s"

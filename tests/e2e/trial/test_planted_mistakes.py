@@ -1,7 +1,7 @@
 """Mistakes of installation and of nodes, each planted alone on an installation in order: doctor finds every one.
 
-Before each the doctor says that all is well, so that what it then finds is the mistake; afterwards the mistake is taken
-back. Time that cannot be waited for is written into what a node said last.
+Before the first and before each of a node the doctor says that all is well, so that what it then finds is the mistake;
+afterwards the mistake is taken back. Time that cannot be waited for is written into what a node said last.
 """
 
 import json
@@ -134,10 +134,31 @@ def running() -> Iterator[Lab]:
         yield lab
 
 
+@pytest.fixture(scope="module")
+def running_well(running: Lab) -> Lab:
+    """A lab in order, before any mistake."""
+    put_in_order(Site(running))
+    return running
+
+
 @pytest.fixture
-def site(running: Lab) -> Iterator[Site]:
+def site(running_well: Lab) -> Iterator[Site]:
+    """An installation whose mistakes are taken back; what is left of one is found before the first of a node."""
+    site = Site(running_well)
+    with site.undo:
+        yield site
+
+
+@pytest.fixture
+def site_in_order(running: Lab) -> Iterator[Site]:
     """An installation in order: the doctor says so, before each mistake."""
     site = Site(running)
+    put_in_order(site)
+    with site.undo:
+        yield site
+
+
+def put_in_order(site: Site) -> None:
     for _ in range(4):  # what was taken back is over for the daemon in a moment, later on a busy machine
         code, findings = site.doctor()
         left = [finding for finding in findings if finding["verdict"] not in {"ok", "skip"}]
@@ -146,8 +167,6 @@ def site(running: Lab) -> Iterator[Site]:
         site.tell()  # the nodes' mistakes are over when they have told so
     assert left == []
     assert code == 0
-    with site.undo:
-        yield site
 
 
 Plant = Callable[[Site], None]
@@ -395,10 +414,10 @@ def never_heard_of(site: Site) -> None:
     ids=lambda value: value.__name__ if callable(value) else "",
 )
 def test_a_mistake_on_a_node_is_found_from_the_controller(
-    site: Site, plant: Plant, subject: str, names: str, fix: str
+    site_in_order: Site, plant: Plant, subject: str, names: str, fix: str
 ) -> None:
-    plant(site)
-    found_alone(site, subject, names, fix)
+    plant(site_in_order)
+    found_alone(site_in_order, subject, names, fix)
 
 
 def found_alone(site: Site, subject: str, names: str, fix: str) -> None:
@@ -413,8 +432,8 @@ def found_alone(site: Site, subject: str, names: str, fix: str) -> None:
     assert order == sorted(order)
 
 
-def test_a_node_itself_is_in_order_too(site: Site) -> None:
-    done = site.lab.run(
+def test_a_node_itself_is_in_order_too(site_in_order: Site) -> None:
+    done = site_in_order.lab.run(
         ["slurm-energy", "doctor", "--json", "--role", "all"],
         env={"SLURMD_NODENAME": "a100-1"},
         timeout=DOCTOR_SECONDS,
@@ -424,17 +443,17 @@ def test_a_node_itself_is_in_order_too(site: Site) -> None:
     assert next(one for one in findings if one["subject"] == "delivery")["verdict"] == "ok"
 
 
-def test_each_gpu_type_is_told_what_it_can_save(site: Site) -> None:
-    _code, findings = site.doctor()
+def test_each_gpu_type_is_told_what_it_can_save(site_in_order: Site) -> None:
+    _code, findings = site_in_order.doctor()
     told = [finding["found"] for finding in findings if finding["subject"] == "possible saving"]
     assert any(text.startswith("a100 (a100-sxm4-80gb): clock curve measured") for text in told), told
     assert len(told) == 2
 
 
-def test_the_status_names_what_waits_and_who_is_silent(site: Site) -> None:
-    silent = site.state / "nodes" / "a100-2.json"
+def test_the_status_names_what_waits_and_who_is_silent(site_in_order: Site) -> None:
+    silent = site_in_order.state / "nodes" / "a100-2.json"
     os.utime(silent, (time.time() - 7200.0,) * 2)
-    document = json.loads(site.lab.run(["slurm-energy", "status", "--json"], check=True).stdout)
+    document = json.loads(site_in_order.lab.run(["slurm-energy", "status", "--json"], check=True).stdout)
     assert document["nodes"]["stopped_reporting"] == ["a100-2"]
     assert document["nodes"]["reporting"] == 2
     assert document["daemon"]["journal_waiting_bytes_on_disk"] == 0

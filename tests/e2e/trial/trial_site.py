@@ -203,7 +203,7 @@ class TrialSite:
         for child in self._children[:1]:
             child.send_signal(signal.SIGKILL)
         for child in self._children:
-            child.wait(timeout=20)
+            child.wait(timeout=120)
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
@@ -215,7 +215,7 @@ def _own_folder() -> Path:
     return Path(tempfile.mkdtemp(prefix=f"slurm-energy-trial-{os.getpid()}-"))
 
 
-def _eventually(look: Callable[[], object], what: str, limit_seconds: float = 30.0) -> str:
+def _eventually(look: Callable[[], object], what: str, limit_seconds: float = 120.0) -> str:
     end = time.monotonic() + limit_seconds
     while True:
         try:

@@ -39,18 +39,20 @@ def test_help_starts_with_a_verb_and_ends_with_an_example_of_this_command(path: 
     assert words[: len(path)] == list(path)
 
 
-@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
-def test_every_option_and_argument_is_explained(path: tuple[str, ...]) -> None:
-    for parameter in COMMANDS[path].params:
-        if isinstance(parameter, click.Option):
-            assert parameter.help, f"{' '.join(path)} {parameter.opts}"
-            assert parameter.help.endswith((".", "?")), f"{' '.join(path)} {parameter.opts}: {parameter.help}"
+def test_every_option_and_argument_is_explained() -> None:
+    options = [
+        (f"{' '.join(path)} {parameter.opts}", parameter.help)
+        for path, command in COMMANDS.items()
+        for parameter in command.params
+        if isinstance(parameter, click.Option)
+    ]
+    assert len(options) > 100
+    assert [(name, text) for name, text in options if not text or not text.endswith((".", "?"))] == []
 
 
-@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
-def test_every_command_is_in_the_reference(path: tuple[str, ...]) -> None:
+def test_every_command_is_in_the_reference() -> None:
     page = (REPOSITORY / "docs/reference/cli.md").read_text(encoding="utf-8")
-    assert f"# `{' '.join(path)}`\n" in page
+    assert [path for path in COMMANDS if f"# `{' '.join(path)}`\n" not in page] == []
 
 
 @pytest.mark.parametrize("name", reference.PAGES)

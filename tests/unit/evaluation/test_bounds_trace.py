@@ -3,12 +3,13 @@
 from dataclasses import replace
 from math import inf, nan
 from pathlib import Path
-from time import perf_counter
+from time import thread_time
 from typing import Any
 
 import pytest
 from bounds_worlds import make_device, make_pool, make_world
 from measured_data import write_philly_jobs
+from processor_speed import slowness
 
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.evaluation.arena.plan import ArenaPlan, workload_of_plan, world_of_plan
@@ -186,10 +187,10 @@ def test_a_trace_of_57585_jobs_is_bounded_in_seconds() -> None:
             for number in range(57_585)
         )
     )
-    before = perf_counter()
+    before = thread_time()
     bound = clairvoyant_bound(make_world(make_pool(nodes=64, gpus_per_node=8)), jobs)
     assert (bound.groups, bound.stretches) == (8, 24)
-    assert perf_counter() - before < 20.0
+    assert thread_time() - before < 20.0 * slowness()
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ def test_command_that_exceeds_its_time_is_ended_with_its_children(tmp_path: Path
         inside.run_with_limit(["sh", "-c", script], {"PATH": os.environ["PATH"]}, 0.5, None)
 
     child = int(pid_file.read_text())
-    end = time.monotonic() + 5
+    end = time.monotonic() + 120
     while not inside.has_ended(child):
         assert time.monotonic() < end, f"child {child} lives on"
 
@@ -60,7 +60,7 @@ def test_user_command_drops_roots_rights_before_it_starts() -> None:
 
 def test_zombie_counts_as_ended() -> None:
     process = os.posix_spawn(sys.executable, [sys.executable, "-c", ""], os.environ)
-    end = time.monotonic() + 10
+    end = time.monotonic() + 120
     while not inside.has_ended(process):
         assert time.monotonic() < end
     os.waitpid(process, 0)

@@ -1,8 +1,10 @@
 """One learner of each algorithm that takes some updates on a device, with experience that reaches every operation."""
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -133,6 +135,10 @@ LEARNERS: Mapping[str, tuple[_Making, Callable[[int], Sequence[Any]]]] = {
     "prices": (prices, _episodes),
 }
 ALGORITHMS = (*LEARNERS, "imitation")
+IS_LONG = os.environ.get("SLURM_ENERGY_TRIAL") == "long"
+_SHORT = (("chsac", "vector"), ("policy-gradient", "hierarchical"), ("prices", "spectral"), ("imitation", "flat"))
+CASES = tuple(product(ALGORITHMS, NETWORKS)) if IS_LONG else _SHORT
+"""Algorithms and networks that learn on a pretended device: each once in the short form, every pair in the long one."""
 _AVERAGED_FIRST = {"chsac": 5, "policy-gradient": 2, "prices": 2}
 """How often gradients and figures are averaged in a later round before anything is changed by what they were."""
 

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 import tiny_learner
 import torch
-from device_updates import ALGORITHMS, CPU, NETWORKS, learned, same
+from device_updates import CASES, CPU, learned, same
 from pretend_device import PRETEND, Pretending
 from torch import distributed
 
@@ -109,10 +109,9 @@ def main() -> None:
     distributed.all_reduce = _all_reduced  # type: ignore[assignment]  # it lacks what is not used
     for name, refused in (REFUSED | LET_THROUGH).items():
         _report(name, refused)
-    for algorithm in ALGORITHMS:
-        for network in NETWORKS:
-            wanted = learned(algorithm, network, (CPU, CPU))
-            _report(f"{algorithm} {network}", partial(_learn, algorithm, network, wanted))
+    for algorithm, network in CASES:
+        wanted = learned(algorithm, network, (CPU, CPU))
+        _report(f"{algorithm} {network}", partial(_learn, algorithm, network, wanted))
     with TemporaryDirectory() as folder:
         _report("in rounds", partial(_in_rounds, Path(folder)))
 

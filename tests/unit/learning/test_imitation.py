@@ -44,7 +44,6 @@ def trained() -> HierarchicalNetwork:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("learned_clocks", [False, True], ids=["exact clocks", "learned clocks"])
 def test_a_toy_cluster_with_a_known_optimum_is_learned(trained: HierarchicalNetwork, learned_clocks: bool) -> None:
     test = toy_jobs(2, 100)
@@ -58,7 +57,6 @@ def test_a_toy_cluster_with_a_known_optimum_is_learned(trained: HierarchicalNetw
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize(
     ("config", "epochs"),
     [(replace(CONFIG, hierarchy="flat"), 8), (replace(CONFIG, hierarchy="vector", attention="none"), 20)],

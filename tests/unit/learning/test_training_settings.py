@@ -59,7 +59,6 @@ def test_no_value_leaves_more_than_a_sentence_that_names_the_key(
             training_settings(written(tmp_path, tables), {})
 
 
-@pytest.mark.parametrize("value", NUMBERS, ids=lambda value: value[:9])
 @pytest.mark.parametrize(
     "key",
     [
@@ -68,12 +67,13 @@ def test_no_value_leaves_more_than_a_sentence_that_names_the_key(
         *("learner.clock_weight", "learner.objective_weight", "learner.pooling_weight"),
     ],
 )
-def test_imitation_has_bounds_too(key: str, value: str, tmp_path: Path) -> None:
+def test_imitation_has_bounds_too(key: str, tmp_path: Path) -> None:
     table, name = key.split(".")
-    path = written(tmp_path, f"[{table}]\n{name} = {value}\n")
     options = {"teacher": "greedy", "hours": None if name == "hours" else 1.0}
-    with pytest.raises(ConfigError, match=f"{table}.{name}|is no TOML: Exceeds the limit"):
-        imitation_plan(path, {"world": "lab"}, options)
+    for value in NUMBERS:
+        path = written(tmp_path, f"[{table}]\n{name} = {value}\n")
+        with pytest.raises(ConfigError, match=f"{table}.{name}|is no TOML: Exceeds the limit"):
+            imitation_plan(path, {"world": "lab"}, options)
 
 
 def test_imitation_refuses_an_empty_version_by_name() -> None:

@@ -5,6 +5,7 @@ import time
 
 import pytest
 from policy_factory import NOW, make_config, make_job, make_node, make_partition, make_snapshot, make_waiting_job
+from processor_speed import slowness
 
 from slurm_energy.policy.guard import Guard
 from slurm_energy.policy.oracle import OraclePolicy
@@ -32,5 +33,5 @@ def test_median_decision_on_256_nodes_and_10000_jobs_takes_under_a_millisecond(p
         medians.append(statistics.median(seconds))
     print(f"guard and oracle, 256 nodes, 10000 jobs: median {1e6 * min(medians):.0f} us")
     assert decision.clocks
-    # Of the processor, without coverage: other processes of a busy machine are not what is measured.
-    assert min(medians) < 1e-3
+    # Of the processor, without coverage, and of one that is as fast as it is now.
+    assert min(medians) < 1e-3 * slowness()

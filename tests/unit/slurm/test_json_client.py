@@ -122,11 +122,11 @@ def test_accounting_is_asked_for_all_jobs_at_once(tmp_path: Path) -> None:
 
 
 def test_a_command_that_hangs_is_ended_at_its_limit(tmp_path: Path) -> None:
-    reader = commands(tmp_path, squeue="exec sleep 20")
+    reader = commands(tmp_path, squeue="exec sleep 600")
     began = time.monotonic()
     with pytest.raises(SlurmError, match="squeue --json --all --states=all gave no answer within 1 s"):
         reader.read_cluster()
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 300.0
 
 
 @pytest.mark.parametrize(

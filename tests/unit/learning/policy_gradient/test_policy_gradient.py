@@ -86,7 +86,6 @@ def few_steps(network: HierarchicalNetwork, seed: int = 1, **changes: Any) -> li
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 def test_a_toy_cluster_with_a_known_optimum_is_learned() -> None:
     episodes = EpisodeSettings(
         world=TOY, workload=partial(toy_jobs, count=80), rewards=RewardWeights(waiting_watts=0.0)
@@ -105,7 +104,6 @@ def test_a_toy_cluster_with_a_known_optimum_is_learned() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 def test_one_network_serves_jobs_to_which_time_is_worth_more_and_those_to_which_energy_is() -> None:
     episodes = EpisodeSettings(
         world=TRADE,

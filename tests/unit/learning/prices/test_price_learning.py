@@ -95,7 +95,6 @@ def joules(outcome: Outcome) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 def test_a_toy_cluster_with_a_known_optimum_is_learned() -> None:
     test = jobs(seed=5, count=120)
     optimum = run(WORLD, test, create_rule("total-cost:V=0,slowdown=0,opened_nodes=3"))

@@ -72,7 +72,6 @@ def share_at_its_place(outcome: Outcome, workload: Workload) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 def test_each_kind_gets_the_place_that_suits_it_and_no_common_price_comes_near(network: HierarchicalNetwork) -> None:
     test = jobs(seed=5)
     outcome = run(WORLD, test, learned(network))

@@ -232,7 +232,6 @@ def test_what_cannot_learn_or_cannot_be_is_refused() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 def test_it_learns_a_toy_cluster_with_a_known_optimum() -> None:
     algorithm = find_algorithm("chsac")
     settings = SoftActorCriticSettings(

@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from math import inf
 from random import Random
-from time import perf_counter
+from time import thread_time
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from processor_speed import slowness
 from rule_factory import A10, A30, H100, L4, TWO_CLOCKS, FakeView, make_job, make_view
 
 from slurm_energy.policy.placement import FloatArray, OptionTable, Placement, PlacementRule
@@ -153,8 +154,8 @@ def test_a_decision_on_a_table_of_512_options_is_quick(text: str, microseconds: 
     rule.place(job, view)
     batches = []
     for _ in range(20):
-        before = perf_counter()
+        before = thread_time()
         for _ in range(100):
             rule.place(job, view)
-        batches.append((perf_counter() - before) / 100)
-    assert min(batches) * 1e6 <= microseconds
+        batches.append((thread_time() - before) / 100)
+    assert min(batches) * 1e6 <= microseconds * slowness()

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from processor_speed import slowness
 from sampling_factory import make_cluster, make_nodes, make_tasks
 
 from slurm_energy.policy.gnn.ablation.sampling_plan import SamplingPlan, make_plan
@@ -168,7 +169,6 @@ def test_an_empty_cluster_has_an_empty_plan() -> None:
     assert plan.node.shape == plan.task.shape == (0,)
 
 
-@pytest.mark.alone
 def test_a_plan_of_4096_nodes_and_10000_jobs_takes_a_few_milliseconds() -> None:
     nodes = make_cluster(4096, 5)
     depends = [(t, t + 1) for t in range(0, 9000, 3)]
@@ -178,5 +178,5 @@ def test_a_plan_of_4096_nodes_and_10000_jobs_takes_a_few_milliseconds() -> None:
         started = time.process_time()
         make_plan(nodes, tasks, ALL, SAMPLED, 0.5, np.random.default_rng(seed))
         seconds.append(time.process_time() - started)
-    # Twice the aim of 5 ms, and the quietest of ten: other processes of a busy machine are not what is measured.
-    assert min(seconds) < 0.01
+    # Twice the aim of 5 ms, and the quietest of ten.
+    assert min(seconds) < 0.01 * slowness()
