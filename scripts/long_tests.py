@@ -41,9 +41,18 @@ FORMS = {
         tests=(
             "tests/integration/test_learning_on_a_device.py",
             "tests/integration/test_training_collectors.py",
+            "tests/unit/learning/soft_actor_critic/test_soft_actor_critic.py",
+            "tests/unit/learning/policy_gradient/test_policy_gradient.py",
+            "tests/unit/learning/test_imitation.py",
+            "tests/unit/learning/test_algorithms.py",
+            "tests/unit/learning/test_restoring.py",
             "tests/unit/policy/gnn/test_policy_at_starts.py",
         ),
-        says="every algorithm with every network on a device, in processes and in every shipped world",
+        says="every algorithm with every network on a device, in processes, on toys and in every shipped world",
+    ),
+    "alike": Form(
+        tests=("tests/unit/twin/test_one_policy_world.py", "tests/unit/learning/nightly/test_sequential.py"),
+        says="a thousand jobs under every network in the twin and on snapshots; two hundred years of equal policies",
     ),
     "time-limits": Form(
         tests=("tests/integration/test_results_quick.py",),

@@ -145,6 +145,7 @@ def by_total_cost() -> Callable[[Config, ClusterSnapshot], tuple[Policy, Policy]
     return make
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policies_of", [at_prices, by_total_cost])
 def test_what_is_kept_and_put_off_changes_no_decision_note_or_record(
     policies_of: Callable[[], Callable[[Config, ClusterSnapshot], tuple[Policy, Policy]]],

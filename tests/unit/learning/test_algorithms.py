@@ -16,7 +16,7 @@ from slurm_energy.learning.training_settings import resumed_settings, training_s
 from slurm_energy.policy.gnn.checkpoint import read_checkpoint
 from slurm_energy.twin.world.file import find_world
 
-NAMES = [pytest.param(name, marks=pytest.mark.slow if name != "prices" else ()) for name in LEARNERS]
+NAMES = [pytest.param(name, marks=pytest.mark.long if name != "prices" else ()) for name in LEARNERS]
 
 
 @pytest.mark.parametrize("name", NAMES)

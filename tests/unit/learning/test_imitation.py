@@ -56,7 +56,7 @@ def test_a_toy_cluster_with_a_known_optimum_is_learned(trained: HierarchicalNetw
     assert untrained > 1.05 * optimum
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("config", "epochs"),
     [(replace(CONFIG, hierarchy="flat"), 8), (replace(CONFIG, hierarchy="vector", attention="none"), 20)],

@@ -131,7 +131,9 @@ OF_ONE: dict[tuple[str, str], Callable[[State], object]] = {
 
 
 @pytest.mark.parametrize("how", OF_ALL)
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "prices" else pytest.mark.long) for name in TABLES]
+)
 def test_a_state_that_is_none_is_told_as_damage(
     name: str, how: str, made: dict[str, Path], learners: dict[str, Learner], tmp_path: Path
 ) -> None:

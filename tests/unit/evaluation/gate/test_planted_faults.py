@@ -16,7 +16,7 @@ def test_fault_is_in_force_only_while_it_is_planted() -> None:
     assert prove("landing", PROMISES["landing"]).holds
 
 
-IN_THE_SUITE = 12
+IN_THE_SUITE = 6
 """Faults of the short form; the long one (SLURM_ENERGY_TRIAL=long) plants all of them."""
 
 

@@ -158,7 +158,7 @@ def _yearly(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("user_count", [MIN_USERS, USERS])
+@pytest.mark.parametrize("user_count", [MIN_USERS, pytest.param(USERS, marks=pytest.mark.long)])
 def test_equal_policies_are_called_worse_in_at_most_5_percent_of_years(user_count: int) -> None:
     worse, _ = _yearly(0.0, 5, user_count=user_count)
     # One figure of seven: an alarm in 0.7 % of the years is allowed, 5 of 200 would be 2.5 %.

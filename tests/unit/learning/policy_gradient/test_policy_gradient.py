@@ -103,7 +103,7 @@ def test_a_toy_cluster_with_a_known_optimum_is_learned() -> None:
     assert active_joules(run(TOY, test, create_rule("masked-random"))) > 1.15 * optimum
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_one_network_serves_jobs_to_which_time_is_worth_more_and_those_to_which_energy_is() -> None:
     episodes = EpisodeSettings(
         world=TRADE,

@@ -59,7 +59,7 @@ def same_weights(one: Weights, other: Weights) -> bool:
     return all(torch.equal(tensor, other[name]) for name, tensor in one.items())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_value_goes_back_along_a_chain_by_the_time_that_passes() -> None:
     soon, late, last = seen_moment(0, [2]), seen_moment(6, [1]), seen_moment(11, [0])
     steps = [
@@ -231,7 +231,7 @@ def test_what_cannot_learn_or_cannot_be_is_refused() -> None:
         SoftActorCriticSettings(capacity=10, warm_up_transitions=11)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_it_learns_a_toy_cluster_with_a_known_optimum() -> None:
     algorithm = find_algorithm("chsac")
     settings = SoftActorCriticSettings(
