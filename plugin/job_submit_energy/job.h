@@ -64,6 +64,15 @@ extern energy_applied_t energy_job_apply(job_desc_msg_t *job, uint32_t submit_ui
 					 const energy_reply_t *reply, const energy_gpu_plan_t *plan, char *why,
 					 size_t size);
 
+/* The parts of an answer that are texts of the job. Each returns false if there is no memory: the job lacks that part. */
+extern bool energy_job_add_decision(job_desc_msg_t *job, const char *value);
+
+/* A feature that the job prefers; nothing is done where that could do more than steer the job. */
+extern bool energy_job_prefer(job_desc_msg_t *job, const char *feature);
+
+/* What became of the answer, behind the admin comment; kept: the partitions stayed as they were. */
+extern bool energy_job_comment(job_desc_msg_t *job, const char *comment, bool kept);
+
 /* Leave the answer's line for the person who submits, after what another plugin may have left. */
 extern void energy_job_tell(char **err_msg, const char *message);
 

@@ -10,6 +10,7 @@
 #include <slurm/slurm.h>
 #include <slurm/slurm_errno.h>
 #include <slurm/spank.h>	/* slurm_info() and slurm_error() */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -158,6 +159,36 @@ static bool _wants_message(const job_desc_msg_t *job, const energy_settings_t *s
 	/* Programs that read sbatch's stderr take a line for an error, or its numbers for the job's. */
 	return settings->message && terminal && (!quiet || strcmp(quiet, "1")) &&
 	       (!strcmp(terminal, ENERGY_TERMINAL_IS) || !strcmp(terminal, ENERGY_TERMINAL_EXPLAIN));
+}
+
+extern energy_applied_t energy_job_apply(job_desc_msg_t *job, uint32_t submit_uid,
+					 const energy_reply_t *reply, const energy_gpu_plan_t *plan, char *why,
+					 size_t size)
+{
+	const energy_gpu_option_t *option = reply->gpus ? energy_gpu_option(plan, reply->gpus) : NULL;
+	energy_applied_t applied = ENERGY_APPLIED;
+
+	if (reply->gpus && !option) {
+		snprintf(why, size, "%u", reply->gpus);
+		return ENERGY_APPLIED_NOTHING;
+	}
+	/* The entry first: a job that moved without it would run at the wrong clock. */
+	if (reply->entry[0] && !energy_job_add_decision(job, reply->entry))
+		return ENERGY_APPLY_NO_MEMORY;
+	/* The partitions are then judged for the job as it is to be. */
+	if (option && !energy_gpu_apply(job, plan, option))
+		return ENERGY_APPLY_NO_MEMORY;
+	if (reply->partition[0])
+		applied = energy_job_partition(job, submit_uid, reply->partition, reply->open, why, size);
+	if (applied == ENERGY_APPLY_NO_MEMORY)
+		return applied;
+	/* A feature of the partition that the answer named may be nowhere in the user's own. */
+	if (reply->prefer[0] && (applied == ENERGY_APPLIED) && !energy_job_prefer(job, reply->prefer))
+		return ENERGY_APPLY_NO_MEMORY;
+	if (reply->admin_comment[0] &&
+	    !energy_job_comment(job, reply->admin_comment, applied != ENERGY_APPLIED))
+		return ENERGY_APPLY_NO_MEMORY;
+	return applied;
 }
 
 static void _decide(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)

@@ -15,7 +15,8 @@ from typing import Any
 from slurm_energy.config import Config
 from slurm_energy.daemon.decide import create_decider
 from slurm_energy.daemon.doors.callers import privileged_user_ids, user_id_of
-from slurm_energy.daemon.doors.plugin import PluginDoor, local_listener, plugin_listener, report_listener
+from slurm_energy.daemon.doors.listeners import local_listener, plugin_listener, report_listener
+from slurm_energy.daemon.doors.plugin import PluginDoor
 from slurm_energy.daemon.ipc.children import ChildProcess
 from slurm_energy.daemon.ipc.frames import SnapshotBegins, SnapshotComplete, SnapshotPart
 from slurm_energy.daemon.metrics.counts import load_counts, save_counts
@@ -80,9 +81,10 @@ class EnergyDaemon:
         self._metrics = ChildProcess("metrics", METRICS_MODULE, self._current_config, lambda _frame: None)
         self._report_key = report_key(config)
         self._listeners: list[socket.socket] = []
-        door = DoorLink(LocalVerbs(self.state), self.state.counters)
+        verbs = LocalVerbs(self.state)
+        door = DoorLink(verbs, self.state)
         self._door_link = door
-        self._plugin_door = PluginDoor(lambda: self.state.privileged, door.answer_now)
+        self._plugin_door = PluginDoor(lambda: self.state.privileged, verbs.slurm.answer_now)
         self._feed = SnapshotFeed(self.state)
         self._candidates = CandidateSlot(self.state.candidates, lambda: self.state.config, lambda: self.state.snapshot)
         self._policy = PolicySlot(self.state, self._feed.copy, policy_module)

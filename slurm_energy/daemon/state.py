@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from slurm_energy.config import Config
-from slurm_energy.daemon.decide import Decider
+from slurm_energy.daemon.decide import Decider, Known, KnownUser
 from slurm_energy.daemon.job_ends import JobEnds
 from slurm_energy.daemon.metrics.counts import DecisionCounts
 from slurm_energy.daemon.pending.tracked import TrackedJobs
-from slurm_energy.daemon.policy.candidates import Candidates
+from slurm_energy.daemon.policy.candidates import Candidates, Serving
 from slurm_energy.daemon.policy.remote import RemotePolicy
 from slurm_energy.daemon.recorder.entries import JournalQueue
 from slurm_energy.daemon.reuse import NamesWithRuns, ReusableDecisions
@@ -217,3 +217,29 @@ class DaemonState:
     def snapshot_age_seconds(self, now_seconds: float) -> float | None:
         """Return the age of the cluster's snapshot, None when there is none."""
         return None if self.snapshot is None else max(0.0, now_seconds - self.snapshot.taken_at_seconds)
+
+    def count(self, what: str, number: int) -> None:
+        """Add to a counter."""
+        self.counters[what] += number
+
+    def known_user(self, user_id: int) -> KnownUser:
+        """Return what is known of a user without a query."""
+        return KnownUser(name=self.user_names.get(user_id), groups=self.user_groups.get(user_id))
+
+    def known(self, user_id: int) -> Known:
+        """Return what is at hand when a user submits a job."""
+        return Known(
+            snapshot=self.snapshot,
+            claimed_gpus=self.claims.unseen_by(self.snapshot),
+            history=self.history,
+            user=self.known_user(user_id),
+        )
+
+    def serving(self, user_id: int) -> Serving:
+        """Return which policy decides a user's jobs now."""
+        return self.candidates.serving(user_id, time.time(), self.config.nightly.canary_period_hours)
+
+    def decider_of(self, serving: Serving) -> Decider:
+        """Return the decider of the policy that serves: a candidate's own, else the live one."""
+        own = None if serving.candidate is None else serving.candidate.decider
+        return self.decider if own is None else own

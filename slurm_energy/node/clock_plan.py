@@ -1,15 +1,19 @@
-"""Which clock a decision means for the GPU that was really allocated; pure."""
+"""What a prolog is to do: which clock a decision means for the GPUs that were really allocated. Changes nothing."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from slurm_energy.device.gpu import GpuIdentity, SavedSettings
+from slurm_energy.device.gpu import Gpu, GpuIdentity, SavedSettings, reading, save_settings
 from slurm_energy.domain.decision import DecisionEntry
 from slurm_energy.domain.energy import QualityFlag
-from slurm_energy.domain.ids import GpuTypeName
+from slurm_energy.domain.ids import GpuTypeName, GpuUuid
 from slurm_energy.domain.job import EnergyMode
 from slurm_energy.energy_model.catalog import LIMIT_TOLERANCE, gpu_type_from_slurm_type
-from slurm_energy.errors import ValueRangeError
+from slurm_energy.errors import DeviceError, ValueRangeError
+from slurm_energy.node.allocation import Allocation
+from slurm_energy.node.context import HookContext, Machine
+from slurm_energy.node.state import ActiveJob, SavedGpu
+from slurm_energy.slurm.hook_env import HookEnvironment
 
 _CHANGING_MODES = frozenset({EnergyMode.BALANCED, EnergyMode.SAVER})
 
@@ -22,6 +26,113 @@ class ClockPlan:
     target_mhz: int | None = None
     flags: tuple[QualityFlag, ...] = ()
     event: str | None = None
+
+
+def plan_job(
+    context: HookContext,
+    hook: HookEnvironment,
+    allocation: Allocation,
+    machine: Machine,
+    shared: frozenset[GpuUuid],
+    events: list[str],
+) -> ActiveJob:
+    """Return the state to save: settings as they are, clocks as they are to be. Reads only."""
+    context.stage("saving the settings")
+    settings = context.settings
+    entry = None if settings.node.fetch_decisions else read_entry(hook.entry, events)
+    if settings.node.fetch_decisions and hook.on_one_node:
+        from slurm_energy.node.newest import entry_of_job  # noqa: PLC0415  # few sites have no compiled plugin
+
+        context.stage("asking the daemon for the job's decision")
+        entry = entry_of_job(hook.job_id, settings, events)
+    elif entry is not None and entry.may_change and hook.on_one_node:
+        from slurm_energy.node.newest import newest_entry  # noqa: PLC0415  # few jobs are decided again
+
+        context.stage("asking the daemon for the newest decision")
+        entry = newest_entry(entry, settings, events)
+    held = len(allocation.gpus) + len(allocation.unknown_names)
+    entry = entry_for_count(entry, held, events, on_one_node=hook.on_one_node)
+    asked = entry if settings.node.set_clocks else None
+    gpus = []
+    for identity in allocation.gpus:
+        mig, is_shared = identity.uuid in allocation.mig, identity.uuid in shared
+        site_clock = site_clock_mhz(settings.node.site_locked_clocks_mhz, identity.gpu_type)
+        saved = _plan_gpu(asked, machine.gpus[identity.uuid], site_clock, mig=mig, shared=is_shared, events=events)
+        gpus.append(replace(saved, mig_share=_slice_share(hook, identity.uuid, machine)) if mig else saved)
+    if not hook.on_one_node or len({(gpu.gpu_type, gpu.target_clock_mhz) for gpu in gpus}) > 1:
+        gpus = [replace(gpu, trial_bound=None) for gpu in gpus]  # its nodes, or its GPUs, wait for each other
+    gpus += (_unidentified(GpuUuid(name), allocation.unknown) for name in allocation.unknown_names)
+    return ActiveJob(
+        job_id=hook.job_id,
+        sluid=hook.sluid,
+        restart_count=hook.restart_count,
+        cluster=hook.cluster or settings.cluster,
+        node=settings.node_name,
+        boot_id=context.boot_id,
+        started_at_seconds=context.now(),
+        started_monotonic_seconds=context.monotonic(),
+        time_scale=settings.node.time_scale,
+        gpus=tuple(gpus),
+        user_id=hook.user_id,
+        partition=hook.partition,
+        decision_id=None if entry is None else entry.decision_id,
+        time_limit_minutes=None if entry is None else entry.time_limit_minutes,
+        events=tuple(events),
+    )
+
+
+def _plan_gpu(
+    entry: DecisionEntry | None, device: Gpu, site_clock_mhz: int | None, *, mig: bool, shared: bool, events: list[str]
+) -> SavedGpu:
+    identity = device.identity
+    supported = reading(device.supported_sm_clocks_mhz) or ()
+    saved = save_settings(device, supported, site_clock_mhz)
+    plan = plan_clock(entry, identity, supported, saved, mig=mig, shared=shared)
+    if plan.event is not None:
+        events.append(plan.event)
+    trial_bound = None if not supported or mig or shared or plan.flags else plan_trials(entry, identity)
+    flags = (*plan.flags, *((QualityFlag.MIG,) if mig else ()), *((QualityFlag.SHARED_GPU,) if shared else ()))
+    return SavedGpu(
+        uuid=identity.uuid,
+        name=identity.name,
+        gpu_type=identity.gpu_type,
+        mig=mig,
+        shared=shared,
+        saved=saved,
+        asked_clock_mhz=plan.asked_mhz,
+        target_clock_mhz=plan.target_mhz,
+        trial_bound=trial_bound,
+        flags=flags,
+    )
+
+
+def _slice_share(hook: HookEnvironment, uuid: GpuUuid, machine: Machine) -> float | None:
+    """Return which share of a board the job's slices are, None unless all of them are named and the driver tells."""
+    if len(hook.gpu_uuids) < max(hook.visible_count or 0, len(hook.gpu_numbers)):
+        return None
+    try:
+        slices = [text for text in hook.gpu_uuids if text.startswith("MIG-") and machine.mig_parent(text) == uuid]
+        return min(1.0, sum(machine.mig_share(text) for text in slices)) if slices else None
+    except DeviceError:
+        return None
+
+
+def _unidentified(name: GpuUuid, why: str) -> SavedGpu:
+    """Return what stands for a GPU that the job holds and that cannot be identified: it gets no clock and no joules."""
+    return SavedGpu(
+        uuid=name,
+        name="",
+        gpu_type=None,
+        saved=SavedSettings(
+            power_limit_watts=None,
+            application_clock_mhz=None,
+            lowest_clock_mhz=None,
+            highest_clock_mhz=None,
+            site_clock_mhz=None,
+        ),
+        flags=(QualityFlag.GPU_IDENTITY_UNKNOWN,),
+        counter_problem=why,
+    )
 
 
 def read_entry(text: str | None, events: list[str]) -> DecisionEntry | None:

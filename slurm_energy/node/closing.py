@@ -4,15 +4,18 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 
-from slurm_energy.domain.energy import GpuEnergy, HostEnergy, NodeReport, QualityFlag
-from slurm_energy.domain.ids import GpuUuid
+from slurm_energy.device.gpu import GpuIdentity, read_counter
+from slurm_energy.domain.energy import EnergyScope, EnergySource, GpuEnergy, HostEnergy, NodeReport, QualityFlag
+from slurm_energy.domain.ids import DecisionId, GpuUuid
 from slurm_energy.errors import SlurmEnergyError
-from slurm_energy.node.allocation import UNKNOWN
-from slurm_energy.node.context import HookContext, Machine
+from slurm_energy.node.allocation import UNKNOWN, Allocation, find_gpus, gpu_mapping
+from slurm_energy.node.clock_plan import read_entry
+from slurm_energy.node.context import HookContext, Machine, reach_gpus
 from slurm_energy.node.energy import STUCK_SECONDS, Ending, GpuSamples, Heartbeat, board_watts, gpu_energy, host_energy
 from slurm_energy.node.processes import read_identity, stop
-from slurm_energy.node.recovery import restore_job
+from slurm_energy.node.recovery import Restoration, lost_locks, restore_job, restore_lost
 from slurm_energy.node.state import ActiveJob, SavedGpu
+from slurm_energy.slurm.hook_env import HookEnvironment
 
 
 def stop_sampler(context: HookContext, job: ActiveJob) -> None:
@@ -209,3 +212,123 @@ def _last_seen(job: ActiveJob, gpu: SavedGpu, heartbeat: Heartbeat | None) -> En
         counter_seconds=None if start is None or end is None else max(end - start, 0.0) * job.time_scale,
         truncated=True,
     )
+
+
+def read_end(context: HookContext, job: ActiveJob, gpu: SavedGpu, machine: Machine) -> Ending:
+    """Return where a GPU's counter is now, at the job's end."""
+    counter = read_counter(machine.gpus.get(gpu.uuid), machine.problem)
+    now = context.monotonic()
+    start = gpu.counter_at_seconds
+    window = max(now - (job.started_monotonic_seconds if start is None else start), 0.0) * job.time_scale
+    return Ending(
+        window_seconds=window,
+        counter_joules=counter.joules,
+        counter_seconds=None if start is None else window,
+        counter_problem=counter.problem,
+        flags=counter.flags,
+    )
+
+
+def end_notes(job: ActiveJob, restoration: Restoration) -> tuple[str, ...]:
+    """Return what is to be said of a prolog that was cut off, and of settings that were put back."""
+    cut = () if job.ready else ("the prolog was cut off before its end",)
+    return (*cut, *restoration.events)
+
+
+def shown_energy(gpu: GpuEnergy) -> str:
+    """Return a GPU's energy, or why it is not known, for the log."""
+    amount = f"{gpu.joules:.1f} J ({gpu.source})" if gpu.joules is not None else f"unknown ({gpu.reason})"
+    return f"{gpu.gpu_uuid}={amount}" + (f" [{' '.join(gpu.flags)}]" if gpu.flags else "")
+
+
+def close_without_state(context: HookContext, hook: HookEnvironment) -> None:
+    """Report unknown energy for a job whose prolog left nothing, once; invent nothing."""
+    if not hook.has_gpus:
+        return
+    context.spool.prepare()
+    if context.spool.is_done(hook.job_id):
+        context.log.write(f"job {hook.job_id}: was closed before")
+        return
+
+    events = list(hook.problems)
+    settings = context.settings
+    with reach_gpus(context) as machine:
+        events.extend(restore_lost_locks(context, hook, machine))
+        devices = [gpu.identity for gpu in machine.gpus.values()]
+        order = context.gpu_order(hook.slurm_conf)
+        mapping = gpu_mapping(devices, order, settings.node.gpu_numbering, context.device_minor)
+        broken = machine.problem is not None and not devices
+        allocation = Allocation() if broken else find_gpus(hook, devices, mapping, machine.mig_parent)
+    events.extend((*allocation.problems, "there is no state of this job's prolog"))
+    now = context.now()
+    report = NodeReport(
+        cluster=hook.cluster or settings.cluster,
+        job_id=hook.job_id,
+        restart_count=hook.restart_count,
+        node=settings.node_name,
+        user_id=hook.user_id,
+        partition=hook.partition,
+        decision_id=_decision_id(hook, events),
+        started_at_seconds=now,
+        ended_at_seconds=now,
+        time_scale=settings.node.time_scale,
+        gpus=(
+            *(_unknown(gpu, mig=gpu.uuid in allocation.mig) for gpu in allocation.gpus),
+            *(_unidentified(GpuUuid(name), allocation.unknown) for name in allocation.unknown_names),
+        ),
+        host=HostEnergy(joules=None, reason="there is no start reading", coverage_seconds=0.0),
+        exit_code=hook.exit_code,
+        events=tuple(events),
+    )
+    context.spool.write_report(report, context.boot_id, context.monotonic())
+    context.spool.mark_done(hook.job_id, now)
+    context.log.write(f"job {hook.job_id}: no state of its prolog; energy unknown")
+
+
+def _decision_id(hook: HookEnvironment, events: list[str]) -> DecisionId | None:
+
+    entry = read_entry(hook.entry, events)
+    return None if entry is None else entry.decision_id
+
+
+def _unknown(gpu: GpuIdentity, *, mig: bool) -> GpuEnergy:
+    return GpuEnergy(
+        gpu_uuid=gpu.uuid,
+        gpu_name=gpu.name,
+        gpu_type=gpu.gpu_type,
+        joules=None,
+        reason="there is no start reading",
+        source=EnergySource.NONE,
+        scope=EnergyScope.MIG_ESTIMATE if mig else EnergyScope.GPU,
+        coverage_seconds=0.0,
+        flags=(QualityFlag.INCOMPLETE, *((QualityFlag.MIG,) if mig else ())),
+    )
+
+
+def _unidentified(name: GpuUuid, why: str) -> GpuEnergy:
+    return GpuEnergy(
+        gpu_uuid=name,
+        gpu_name="",
+        gpu_type=None,
+        joules=None,
+        reason=why,
+        source=EnergySource.NONE,
+        scope=EnergyScope.GPU,
+        coverage_seconds=0.0,
+        flags=(QualityFlag.INCOMPLETE, QualityFlag.GPU_IDENTITY_UNKNOWN),
+    )
+
+
+def restore_lost_locks(context: HookContext, hook: HookEnvironment, machine: Machine) -> list[str]:
+    """Give back the clocks that were locked for the job, of whose state nothing is left; return what was done."""
+    events: list[str] = []
+    uuids = {record.uuid for record in lost_locks(context, events) if record.job_id == hook.job_id}
+    if uuids:
+        context.stage("waiting for another hook on the same GPU")
+        with context.spool.gpu_locks(uuids):
+            # Another hook may have done it while this one waited, and the next job have its own lock by now.
+            lost = [record for record in lost_locks(context, []) if record.job_id == hook.job_id]
+            restore_lost(context, machine, lost, events)
+    for event in events:
+        context.log.write(f"job {hook.job_id}: {event}")
+    return events

@@ -199,14 +199,9 @@ def _run(
         note_repair(context, clean=clean, said=said)
         return clean
     hook = parse_hook_environment(environment)
-    if verb == "prolog":
-        from slurm_energy.node.prolog import run_prolog  # noqa: PLC0415
+    from slurm_energy.node.hooks import run_epilog, run_prolog  # noqa: PLC0415
 
-        run_prolog(context, hook)
-    else:
-        from slurm_energy.node.epilog import run_epilog  # noqa: PLC0415
-
-        run_epilog(context, hook)
+    (run_prolog if verb == "prolog" else run_epilog)(context, hook)
     return True
 
 

@@ -14,8 +14,7 @@ from typing import Any
 
 from node_bench import Bench
 
-from slurm_energy.node.epilog import run_epilog
-from slurm_energy.node.prolog import run_prolog
+from slurm_energy.node.hooks import run_epilog, run_prolog
 
 
 def load_world(bench: Bench, folder: Path) -> None:

@@ -12,9 +12,8 @@ from slurm_energy.cli.installing.files import PlannedFile, file_change, write
 from slurm_energy.domain.ids import JobId
 from slurm_energy.errors import SpoolError
 from slurm_energy.files import read_whole
-from slurm_energy.node.epilog import run_epilog
 from slurm_energy.node.flush import run_flush
-from slurm_energy.node.prolog import run_prolog
+from slurm_energy.node.hooks import run_epilog, run_prolog
 from slurm_energy.node.repair import run_repair
 from slurm_energy.node.spool import Spool
 

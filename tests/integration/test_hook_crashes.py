@@ -11,8 +11,7 @@ from node_bench import Bench, entry
 
 from slurm_energy.domain.energy import QualityFlag
 from slurm_energy.domain.ids import JobId
-from slurm_energy.node.epilog import run_epilog
-from slurm_energy.node.prolog import run_prolog
+from slurm_energy.node.hooks import run_epilog, run_prolog
 from slurm_energy.node.repair import run_repair
 
 MOST_POINTS = 200

@@ -359,7 +359,7 @@ def test_array_of_jobs_and_a_requeue_keep_apart(node: HookNode) -> None:
 
 def test_hooks_import_nothing_heavy(node: HookNode) -> None:
     code = (
-        "import sys; from slurm_energy.node import commands, prolog, epilog, flush, repair, sampler; "
+        "import sys; from slurm_energy.node import commands, hooks, closing, flush, repair, sampler; "
         "from slurm_energy.device import nvml; import pynvml; "
         "heavy = {'torch', 'sqlalchemy', 'rich', 'click', 'jinja2', 'numpy', 'argparse', 'logging', 'asyncio'}; "
         "print(sorted(heavy & set(sys.modules)))"

@@ -214,7 +214,8 @@ def test_hook_imports_nothing_that_is_slow(tmp_path: Path, verb: str) -> None:
     ]
     subprocess.run(command, env=environment, capture_output=True, check=True, timeout=60)
     loaded = set((tmp_path / "modules").read_text().split())
-    assert {f"slurm_energy.node.{verb}", "pynvml"} <= loaded
+    assert {"slurm_energy.node.hooks", "pynvml"} <= loaded
+    assert ("slurm_energy.node.closing" in loaded) == (verb == "epilog")  # a prolog does not pay for it
     assert loaded & SLOW_TO_IMPORT == set()
 
 

@@ -180,13 +180,27 @@ def error_reply(error: Exception, who: str) -> Message:
     return failure(f"internal error {type(error).__name__}, see the daemon's log")
 
 
-def first_this_minute(warned: dict[str, float], reply: Message) -> bool:
-    """Return whether a refusal of this kind was not logged for a minute, and note it as logged."""
-    now = time.monotonic()
-    kind = f"{reply.verb} {reply.fields.get('reason', '')[:24]}"
-    if now - warned.get(kind, -_WARN_INTERVAL_SECONDS) < _WARN_INTERVAL_SECONDS:
-        return False
-    if len(warned) > 1000:
-        warned.clear()
-    warned[kind] = now
-    return True
+class NotServed:
+    """Counts requests that were not served, and logs them at most once a minute for each kind."""
+
+    def __init__(self, count: Callable[[str, int], None]) -> None:
+        self._count = count
+        self._warned: dict[str, float] = {}
+
+    def reply(self, error: Exception, who: str) -> Message:
+        """Return the reply to a request that failed."""
+        reply = error_reply(error, who)
+        self.note(reply, who)
+        return reply
+
+    def note(self, reply: Message, who: str) -> None:
+        """Take note of a reply that is none."""
+        self._count(f"reply {reply.verb}", 1)
+        now, reason = time.monotonic(), reply.fields.get("reason", "")
+        kind = f"{reply.verb} {reason[:24]}"
+        if now - self._warned.get(kind, -_WARN_INTERVAL_SECONDS) < _WARN_INTERVAL_SECONDS:
+            return
+        if len(self._warned) > 1000:
+            self._warned.clear()
+        self._warned[kind] = now
+        logger.warning("request not served by=%s reply=%s reason=%s", who, reply.verb, reason)

@@ -16,11 +16,10 @@ from typing import Any, Protocol
 from slurm_energy.daemon.doors.callers import (
     ConnectionSlot,
     CostLimit,
+    NotServed,
     Peer,
     RateLimit,
     Slots,
-    error_reply,
-    first_this_minute,
     peer_of,
 )
 from slurm_energy.daemon.doors.reports import MAX_REPORT_BYTES, ReportReceiver
@@ -93,7 +92,7 @@ class Server:
         self._open: Counter[int] = Counter()
         self._connections = RateLimit(per_second=CONNECTIONS_PER_SECOND, burst=CONNECTIONS_BURST)
         self._unknown = CostLimit(share=UNKNOWN_SHARE, burst_seconds=UNKNOWN_BURST_SECONDS)
-        self._warned: dict[str, float] = {}
+        self._not_served = NotServed(count)
 
     def listen(self, listener: socket.socket) -> None:
         """Accept people at a unix socket, or nodes' reports at a TCP one."""
@@ -178,7 +177,7 @@ class Server:
             except (EmptyConnection, ConnectionError):
                 return
             except Exception as error:  # noqa: BLE001  # the request loop: one bad request never ends the daemon
-                await self._send(writer, self._error_reply(error, who))
+                await self._send(writer, self._not_served.reply(error, who))
 
     async def _pass_on_within_limits(self, message: Message, peer: Peer, writer: asyncio.StreamWriter) -> None:
         now, user = time.monotonic(), peer.user_id
@@ -218,11 +217,11 @@ class Server:
                     self._unknown.charge([(host, at_root)], accepted.wasted_seconds, time.monotonic())
                 reply = accepted.reply
                 if reply.verb != "ok":
-                    self._complain(reply, who)
+                    self._not_served.note(reply, who)
             except (EmptyConnection, ConnectionError):
                 return
             except Exception as error:  # noqa: BLE001  # the request loop: one bad request never ends the daemon
-                reply = self._error_reply(error, who)
+                reply = self._not_served.reply(error, who)
             await self._send(writer, reply)
 
     async def _newest(self, raw: bytes, host: str, at_root: bool) -> Message:
@@ -258,19 +257,6 @@ class Server:
             yield lambda count: slots.grow(slot, count)
         finally:
             slots.leave(slot)
-
-    def _error_reply(self, error: Exception, who: str) -> Message:
-        """Return the reply to a request that failed."""
-        reply = error_reply(error, who)
-        self._complain(reply, who)
-        return reply
-
-    def _complain(self, reply: Message, who: str) -> None:
-        """Count a request that was not served, and log it at most once a minute for each kind."""
-        self._count(f"reply {reply.verb}", 1)
-        if first_this_minute(self._warned, reply):
-            reason = reply.fields.get("reason", "")
-            logger.warning("request not served by=%s reply=%s reason=%s", who, reply.verb, reason)
 
     async def _send(self, writer: asyncio.StreamWriter, reply: Message) -> None:
         with contextlib.suppress(OSError, TimeoutError):

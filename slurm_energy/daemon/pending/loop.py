@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from slurm_energy.daemon.decide import Known, KnownUser
+from slurm_energy.daemon.decide import Known
 from slurm_energy.daemon.pending.round import JobUpdate, RoundResult, look_at_pending, sent_change
 from slurm_energy.daemon.pending.updates import (
     MAX_AT_ONCE,
@@ -198,7 +198,7 @@ class PendingLoop:
             snapshot=snapshot,
             claimed_gpus=dict(claimed),
             history=state.history,
-            user=KnownUser(name=state.user_names.get(job.user_id), groups=state.user_groups.get(job.user_id)),
+            user=state.known_user(job.user_id),
         )
         champion = state.candidates.champion
         return known if champion is None else champion.known(known)

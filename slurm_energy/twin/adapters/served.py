@@ -6,43 +6,35 @@ knows of a job what the daemon would know in any world: request, limit, and what
 kind, its length or its own curves.
 """
 
-from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
 from math import inf
 from random import Random
-from typing import NamedTuple
 
 from slurm_energy.config import Config
 from slurm_energy.domain.cluster import ClusterSnapshot
-from slurm_energy.domain.decision import ClockChoice, EnergyDecision, Reason, RuntimeEstimate
-from slurm_energy.domain.gpu_count import GpuScaling
+from slurm_energy.domain.decision import ClockChoice, EnergyDecision, Reason
 from slurm_energy.domain.ids import DecisionId, GpuTypeName, PartitionName
 from slurm_energy.domain.job import JobRequest
 from slurm_energy.domain.predicted_clocks import PredictedWork
-from slurm_energy.domain.trials import ClockTrial, LearnedClock, NamedTrial
-from slurm_energy.domain.work import FailedRuns, MeasuredRun, WorkEstimate
-from slurm_energy.energy_model.catalog import CATALOG, BoardLimits, gpu_type_from_slurm_type
+from slurm_energy.domain.trials import LearnedClock
+from slurm_energy.energy_model.catalog import CATALOG, gpu_type_from_slurm_type
 from slurm_energy.errors import PolicyError
 from slurm_energy.estimation.clock_trials import ClockTrials
-from slurm_energy.estimation.decided_runs import COUNTED_RUNS, DecidedRun, measured_slowdown
 from slurm_energy.estimation.job_groups import job_group, script_family
-from slurm_energy.estimation.job_history import NameOf
-from slurm_energy.estimation.learned_clocks import MAX_RUNS, learned_clocks
-from slurm_energy.estimation.run_time import EndedRun
-from slurm_energy.estimation.site_clocks import EndedJobs, SiteClocks, site_clocks
-from slurm_energy.estimation.site_runs import SiteRuns
 from slurm_energy.policy.base import FollowingPolicy, Policy, RehearsablePolicy
 from slurm_energy.policy.gnn.outcomes.graph import Ask
-from slurm_energy.policy.gnn.outcomes.inference import OutcomeNetwork, loaded_network
-from slurm_energy.policy.gnn.outcomes.site import SitePredictions, run_records
+from slurm_energy.policy.gnn.outcomes.inference import loaded_network
+from slurm_energy.policy.gnn.outcomes.site import SitePredictions
 from slurm_energy.policy.guard import Guard
 from slurm_energy.policy.jobs import EndedJob, WaitingJob
 from slurm_energy.policy.placement import ClusterView, JobTrials, PlaceInfo, Placement, PlacementRule, Reroute
 from slurm_energy.policy.registry import create_policy
 from slurm_energy.policy.site.settings import site_board_limits
+from slurm_energy.twin.adapters.ended_runs import ServedRuns, run_key
 from slurm_energy.twin.adapters.view import TwinView, job_request
 from slurm_energy.twin.engine.job import Job, JobRun
 from slurm_energy.twin.engine.knowledge import KnownEnd, known_end
@@ -170,7 +162,7 @@ class ServedPolicy(PlacementRule):
         )
 
     def _named_clocks(self, job: Job) -> Mapping[GpuTypeName, LearnedClock]:
-        return self._clocks.get((job.user, job_group(job.name, _key(job))), {}) if self._clocks and job.name else {}
+        return self._clocks.get((job.user, job_group(job.name, run_key(job))), {}) if self._clocks and job.name else {}
 
     def rerouted(self, view: ClusterView) -> Mapping[int, Reroute]:
         """Decide the jobs that wait again, as the daemon does: in their order, on what those before leave."""
@@ -256,7 +248,7 @@ class ServedPolicy(PlacementRule):
         return clock_index(chosen[0], view.places[index].relative_clocks) if chosen else -1
 
     def _request(self, job: Job, view: TwinView) -> JobRequest:
-        """Return what Slurm would tell of a job; where no partition is the default, it is submitted to all of them."""
+        """Return what Slurm would say of a job; where no partition is the default, it is submitted to all of them."""
         request = job_request(job)
         if request.partitions or not self._without_default:
             return request
@@ -264,7 +256,7 @@ class ServedPolicy(PlacementRule):
 
 
 class _ServedPredictions:
-    """What a network expects of jobs, by the runs that a served policy has seen; looked at anew once in a while."""
+    """What a network expects of jobs, by the runs that a served policy has seen; looked at again once in a while."""
 
     def __init__(self, config: Config) -> None:
         self._network = loaded_network()
@@ -281,7 +273,7 @@ class _ServedPredictions:
         if self._found is None or now_seconds - self._at_seconds >= PREDICTED_SECONDS:
             self._at_seconds, self._found = now_seconds, runs.predictions(self._network, self._limits, now_seconds)
         family = "" if job.script is None else script_family(job.script)
-        return self._found.of(Ask(job.user, job_group(job.name, _key(job)), family))
+        return self._found.of(Ask(job.user, job_group(job.name, run_key(job)), family))
 
 
 class _ServedTrials:
@@ -316,171 +308,3 @@ def _ids() -> Iterator[DecisionId]:
     """Yield decision ids in their order: the twin repeats itself exactly."""
     for number in count(1):
         yield DecisionId(f"{number:016x}")
-
-
-MAX_TRIED_RUNS = 4 * MAX_RUNS
-"""Of a name, whose trials are kept: the latest on several GPU types."""
-_CLOCKS_SECONDS = 3 * 3600.0
-"""Between two looks at what all runs say of clocks."""
-_FAILED = frozenset({"FAILED", "TIMEOUT"})
-_CUT_OFF = frozenset({"TIMEOUT", "CANCELLED"})
-
-
-class _TriedRun(NamedTuple):
-    end: KnownEnd
-    records: tuple[ClockTrial, ...]
-
-
-class ServedRuns:
-    """Ended runs of the twin, given to the estimators that serve the daemon."""
-
-    def __init__(self) -> None:
-        self._site = SiteRuns()
-        self._tried: dict[tuple[str, str], deque[_TriedRun]] = {}
-        self._decided_runs: deque[DecidedRun] = deque(maxlen=COUNTED_RUNS)
-        self._site_clocks: SiteClocks | None = None
-        self._clocks_at_seconds = -inf
-
-    def learn(
-        self,
-        end: KnownEnd,
-        gpu_type: GpuTypeName,
-        place: PlaceInfo,
-        clock: ClockChoice | None,
-        trials: JobTrials | None = None,
-        *,
-        is_decided: bool = False,
-    ) -> None:
-        """Take in a job that completed in one go at the clock that was decided, was cut off, or failed.
-
-        Args:
-            end: What is known of it.
-            gpu_type: On which it ran.
-            place: Where it ran.
-            clock: What was decided for the type, None for its default clock.
-            trials: What was tried while it ran.
-            is_decided: Whether its clock was decided, be it the default one.
-        """
-        job, key = end.job, _key(end.job)
-        if trials is not None and trials.records and job.name:
-            runs = self._tried.setdefault((job.user, job_group(job.name, key)), deque(maxlen=MAX_TRIED_RUNS))
-            runs.appendleft(_TriedRun(end=end, records=tuple(trials.records)))
-        kept_mhz = None if trials is None else trials.ladder.kept_clock_mhz
-        ran_mhz = None if clock is None else clock.sm_clock_mhz
-        tried = None
-        if trials is not None:
-            ran_mhz = trials.ladder.running_clock_mhz
-            ran_mhz = None if ran_mhz == trials.clocks_mhz[-1] else ran_mhz
-            tried = measured_slowdown(gpu_type, ran_mhz, trials.records)
-        predicted = 0.0 if clock is None or ran_mhz is None else clock.predicted_slowdown
-        if kept_mhz is not None:
-            clock = None  # as in the database, where what was predicted belongs to the decided clock alone
-        if job.name and end.state in _FAILED:
-            self._site.observe(
-                FailedRuns(user=job.user, name=job.name, gpu_type=gpu_type, runs=1, script_key=key), job.script
-            )
-        seconds = end.ended_seconds - end.begun_seconds
-        if end.state not in {"COMPLETED", *_CUT_OFF} or end.restarts or end.shared_gpu or seconds <= 0.0:
-            return
-        slowed, change = (0.0, 0.0) if clock is None else (clock.predicted_slowdown, clock.predicted_energy_change)
-        self._site.observe(
-            EndedRun(
-                user=job.user,
-                name=job_group(job.name, key),
-                seconds=end.run_seconds / (1.0 + slowed),
-                limit_seconds=job.time_limit_seconds if job.time_limit_seconds < inf else None,
-                cut_off=end.state in _CUT_OFF,
-                gpu_type=gpu_type,
-                gpus=end.gpus if job.asked_gpus else None,
-                submitted_at_seconds=job.submitted_seconds,
-                ended_at_seconds=end.ended_seconds,
-                real_seconds=end.run_seconds,
-                slowdown=slowed if tried is None else tried,
-            ),
-            job.script,
-        )
-        if end.state == "COMPLETED" and is_decided and (tried is not None or kept_mhz is None):
-            self._decided_runs.append(
-                DecidedRun(
-                    user=job.user,
-                    gpu_seconds=end.gpus * seconds,
-                    ended_at_seconds=end.ended_seconds,
-                    slowdown=predicted if tried is None else tried,
-                    is_slowed=ran_mhz is not None,
-                    is_measured=tried is not None,
-                )
-            )
-        joules = end.energy_joules - place.free_watts * end.gpus * (end.begun_seconds - end.started_seconds)
-        if end.state != "COMPLETED" or not job.name or joules <= 0.0 or kept_mhz is not None:
-            return
-        at_default = seconds / (1.0 + slowed / 2.0)
-        self._site.observe(
-            MeasuredRun(
-                user=job.user,
-                name=job.name,
-                gpu_type=gpu_type,
-                gpus=end.gpus,
-                seconds=at_default,
-                watts=joules / (1.0 + change) / (at_default * end.gpus),
-                ended_at_seconds=end.ended_seconds,
-                slowed=slowed,
-                script_key=key,
-            ),
-            job.script,
-        )
-
-    def clocks_of(self, job: Job) -> Mapping[GpuTypeName, LearnedClock]:
-        """Return what trials in runs of the job's name measured."""
-        runs = self._tried.get((job.user, job_group(job.name, _key(job)))) if job.name else None
-        return self._learned(runs) if runs else {}
-
-    @staticmethod
-    def _learned(runs: Iterable[_TriedRun]) -> Mapping[GpuTypeName, LearnedClock]:
-        trials = [
-            NamedTrial(
-                user_id=0,
-                name=run.end.name,
-                script_key=_key(run.end.job),
-                run=run.end.job_id,
-                ended_at_seconds=run.end.ended_seconds,
-                trial=record,
-            )
-            for run in runs
-            for record in run.records
-        ]
-        return next((clocks for _, _, clocks in learned_clocks(trials)), {})
-
-    def site_clocks(self, config: Config, now_seconds: float) -> SiteClocks | None:
-        """Return what the site's runs say of clocks; None where each job keeps the bound. Made every three hours."""
-        if config.policy.slowdown_bound != "mean":
-            return None
-        if self._site_clocks is None or now_seconds - self._clocks_at_seconds >= _CLOCKS_SECONDS:
-            self._clocks_at_seconds = now_seconds
-            learned = [(user, group, self._learned(runs)) for (user, group), runs in self._tried.items()]
-            bounds = (config.policy.max_slowdown, config.policy.saver_max_slowdown)
-            runs = self._site.measured
-            ended = EndedJobs(timed=self._site.timed_runs(), decided=self._decided_runs)
-            self._site_clocks = site_clocks(learned, runs, bounds, site_board_limits(config), now_seconds, ended)
-        return self._site_clocks
-
-    def predictions(self, network: OutcomeNetwork, limits: BoardLimits, now_seconds: float) -> SitePredictions:
-        """Return what a network makes of all runs."""
-        clocks: dict[NameOf, Mapping[GpuTypeName, LearnedClock]] = {
-            name: self._learned(runs) for name, runs in self._tried.items()
-        }
-        records = list(run_records(self._site.measured, self._site.scripts, clocks))
-        return SitePredictions(network, records, limits, now_seconds)
-
-    def scaling(self, job: Job) -> GpuScaling | None:
-        """Return how a job's work scales with the number of GPUs, by runs whose users named several."""
-        return self._site.history.scaling_of(job.user, job.name, job.script)
-
-    def about(self, job: Job, now_seconds: float) -> tuple[RuntimeEstimate | None, WorkEstimate | None]:
-        """Return what is known of a job that is being submitted: how long it takes, and how its work compares."""
-        asked = job.asked_limit_seconds or job.time_limit_seconds
-        limit = asked if asked < inf else None
-        return self._site.look(now_seconds).expected(job.user, job.name, job.script, limit)
-
-
-def _key(job: Job) -> str | None:
-    return None if job.script is None else job.script.key or None

@@ -12,7 +12,7 @@ from slurm_energy.cli import uninstall
 from slurm_energy.cli.installing.roles import ROLES
 from slurm_energy.cli.main import cli
 from slurm_energy.errors import ConfigError
-from slurm_energy.node.prolog import run_prolog
+from slurm_energy.node.hooks import run_prolog
 
 SLURM_CONF = "ClusterName=north\nSlurmctldHost=ctl1\nJobSubmitPlugins=lua\nNodeName=n1\n"
 PLUGINS = "usr/lib/x86_64-linux-gnu/slurm-wlm"

@@ -16,6 +16,7 @@ from policy_parts import snapshot as a40_cluster
 from slurm_energy.config import Config, PolicyConfig
 from slurm_energy.daemon.decide import Decider, create_decider
 from slurm_energy.daemon.doors.callers import Peer
+from slurm_energy.daemon.doors.plugin import SlurmVerbs
 from slurm_energy.daemon.policy.candidates import (
     MAX_LATE_ANSWERS,
     Candidates,
@@ -27,7 +28,6 @@ from slurm_energy.daemon.policy.candidates import (
 from slurm_energy.daemon.recorder.entries import DecisionEntryLine, JournalQueue, decode_entry
 from slurm_energy.daemon.recorder.journal import JournalReader, JournalWriter
 from slurm_energy.daemon.state import DaemonState
-from slurm_energy.daemon.verbs import LocalVerbs
 from slurm_energy.domain.decision import PolicyAnswer
 from slurm_energy.domain.promotion import TOO_SLOW, LivePolicy, Stage
 from slurm_energy.domain.trials import LearnedClock
@@ -82,7 +82,7 @@ class Desk:
             privileged=frozenset({0}),
             snapshot=a40_cluster(time.time()),
         )
-        self.verbs = LocalVerbs(self.state)
+        self.verbs = SlurmVerbs(self.state)
 
     def use(
         self,

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from slurm_energy.daemon.doors.callers import Peer
-from slurm_energy.daemon.doors.plugin import PluginDoor, plugin_listener
+from slurm_energy.daemon.doors.listeners import plugin_listener
+from slurm_energy.daemon.doors.plugin import PluginDoor
 from slurm_energy.wire.codec import Message, encode
 
 

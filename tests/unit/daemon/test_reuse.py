@@ -12,12 +12,12 @@ from policy_parts import NODE, PARTITION, Baseline
 from slurm_energy.config import Config, PolicyConfig, ScriptConfig
 from slurm_energy.daemon.decide import create_decider
 from slurm_energy.daemon.doors.callers import Peer
+from slurm_energy.daemon.doors.plugin import SlurmVerbs
 from slurm_energy.daemon.policy.remote import RemotePolicy
 from slurm_energy.daemon.recorder.entries import DecisionEntryLine, JournalQueue, decode_entry
 from slurm_energy.daemon.recorder.journal import JournalReader, JournalWriter
 from slurm_energy.daemon.reuse import KEPT_SECONDS, MAX_KEPT, NAME_BITS, REUSE_MILLISECONDS, ReusableDecisions
 from slurm_energy.daemon.state import DaemonState
-from slurm_energy.daemon.verbs import DoorLink, LocalVerbs
 from slurm_energy.domain.cluster import ClusterSnapshot, NodeGpus
 from slurm_energy.domain.decision import PolicyAnswer, Reason
 from slurm_energy.domain.ids import ClusterName, DecisionId, GpuTypeName, PartitionName
@@ -73,7 +73,7 @@ class Desk:
             privileged=frozenset({0}),
             snapshot=cluster(),
         )
-        self.link = DoorLink(LocalVerbs(self.state), self.state.counters)
+        self.link = SlurmVerbs(self.state)
 
     def ask(self, verb: str, fields: dict[str, str], peer: Peer = ROOT) -> Message:
         reply, afterwards = self.link.answer_now(encode(Message(verb, fields)), peer)

@@ -12,11 +12,12 @@ from policy_parts import snapshot as a40_cluster
 from slurm_energy.config import Config, PolicyConfig
 from slurm_energy.daemon.decide import create_decider, time_limit_minutes
 from slurm_energy.daemon.doors.callers import CostLimit, Peer, RateLimit
+from slurm_energy.daemon.doors.plugin import Answer
 from slurm_energy.daemon.policy.remote import RemotePolicy
 from slurm_energy.daemon.recorder.entries import DecisionEntryLine, JournalQueue, decode_entry
 from slurm_energy.daemon.recorder.journal import JournalReader, JournalWriter
 from slurm_energy.daemon.state import DaemonState
-from slurm_energy.daemon.verbs import Answer, LocalVerbs
+from slurm_energy.daemon.verbs import LocalVerbs
 from slurm_energy.domain.cluster import ClusterSnapshot, NodeGpus, PartitionState
 from slurm_energy.domain.decision import EnergyDecision
 from slurm_energy.domain.ids import ClusterName, DecisionId, PartitionName

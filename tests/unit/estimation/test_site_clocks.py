@@ -17,7 +17,8 @@ from slurm_energy.energy_model.operating_point import ClockTable
 from slurm_energy.estimation.clock_response import FORMS
 from slurm_energy.estimation.decided_runs import MIN_RUNS, DecidedRun
 from slurm_energy.estimation.run_time import EndedRun
-from slurm_energy.estimation.site_clocks import EndedJobs, SiteClocks, TypeClocks, site_clocks
+from slurm_energy.estimation.site_clocks import EndedJobs, SiteClocks, site_clocks
+from slurm_energy.estimation.type_clocks import TypeClocks
 from slurm_energy.estimation.user_shares import within_share
 
 A100, H100 = GpuTypeName("a100-sxm4-80gb"), GpuTypeName("h100-sxm5-80gb")

@@ -19,7 +19,7 @@ from slurm_energy.node.board_sweep import (
     swept_clocks,
 )
 from slurm_energy.node.context import HookContext
-from slurm_energy.node.prolog import run_prolog
+from slurm_energy.node.hooks import run_prolog
 from slurm_energy.node.repair import run_repair
 
 SETTINGS = SweepSettings(clocks=5, settle_seconds=1.0, window_seconds=4.0, max_seconds=600.0)

@@ -9,8 +9,7 @@ from trial_bench import TABLE, ZERO, Detector, begin, play, sensitive, trials, u
 from slurm_energy.config import NodeConfig
 from slurm_energy.domain.energy import QualityFlag
 from slurm_energy.domain.ids import JobId
-from slurm_energy.node.epilog import run_epilog
-from slurm_energy.node.prolog import run_prolog
+from slurm_energy.node.hooks import run_epilog, run_prolog
 from slurm_energy.node.sampler import run_sampler
 from slurm_energy.node.trials.run import make_trials
 

@@ -11,8 +11,7 @@ from slurm_energy.config import NodeConfig
 from slurm_energy.domain.energy import QualityFlag
 from slurm_energy.domain.ids import JobId
 from slurm_energy.errors import DeviceError, DeviceNotSupported, DevicePermissionDenied
-from slurm_energy.node.epilog import run_epilog
-from slurm_energy.node.prolog import run_prolog
+from slurm_energy.node.hooks import run_epilog, run_prolog
 from slurm_energy.node.repair import run_repair
 from slurm_energy.node.sampler import run_sampler
 from slurm_energy.node.trials.clock import MARK_SECONDS

@@ -11,8 +11,7 @@ from slurm_energy.domain.energy import EnergyScope, EnergySource, QualityFlag
 from slurm_energy.domain.ids import GpuUuid, JobId
 from slurm_energy.errors import DeviceError, DeviceNotSupported, SpoolError
 from slurm_energy.node.energy import GpuSamples, Heartbeat
-from slurm_energy.node.epilog import run_epilog
-from slurm_energy.node.prolog import run_prolog
+from slurm_energy.node.hooks import run_epilog, run_prolog
 from slurm_energy.node.repair import run_repair
 
 

@@ -11,9 +11,8 @@ from slurm_energy.domain.node_status import STATUS_INTERVAL_SECONDS, NodeStatus
 from slurm_energy.errors import AuthenticationError, DaemonUnavailable, SlurmEnergyError, SpoolError, WireError
 from slurm_energy.node import status
 from slurm_energy.node.context import HookContext
-from slurm_energy.node.epilog import run_epilog
 from slurm_energy.node.flush import MIN_INTERVAL_SECONDS, run_flush, run_flush_soon, spread_seconds
-from slurm_energy.node.prolog import run_prolog
+from slurm_energy.node.hooks import run_epilog, run_prolog
 from slurm_energy.node.spool import Spool
 from slurm_energy.node.status import note_repair
 from slurm_energy.wire.authentication import ReplayGuard, verify

@@ -11,8 +11,7 @@ from slurm_energy.domain.energy import EnergySource, GpuEnergy, NodeReport, Qual
 from slurm_energy.domain.ids import JobId
 from slurm_energy.errors import DeviceNotSupported
 from slurm_energy.node.energy import Heartbeat, decode_heartbeat, encode_heartbeat
-from slurm_energy.node.epilog import run_epilog
-from slurm_energy.node.prolog import run_prolog
+from slurm_energy.node.hooks import run_epilog, run_prolog
 from slurm_energy.node.sampler import NO_STEP_SECONDS, run_sampler
 from slurm_energy.node.steps import Presence, StepWatch
 

@@ -12,7 +12,7 @@ from slurm_energy.domain.energy import QualityFlag
 from slurm_energy.domain.ids import JobId
 from slurm_energy.domain.trials import OUTDATED
 from slurm_energy.node.energy import GpuSamples
-from slurm_energy.node.epilog import run_epilog
+from slurm_energy.node.hooks import run_epilog
 from slurm_energy.node.sampler import run_sampler
 
 

@@ -8,7 +8,7 @@ from node_bench import Bench, FakeDriver, entry
 
 from slurm_energy.domain.ids import JobId
 from slurm_energy.errors import DeviceError, SpoolError
-from slurm_energy.node.prolog import run_prolog
+from slurm_energy.node.hooks import run_prolog
 from slurm_energy.node.repair import REASON, close_every_job, left_in, remove_spool
 
 

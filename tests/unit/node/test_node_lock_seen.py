@@ -9,8 +9,7 @@ from node_bench import Bench, FakeGpu, entry, order_of
 from slurm_energy.domain.energy import GpuEnergy, NodeReport, QualityFlag
 from slurm_energy.domain.ids import JobId
 from slurm_energy.node.energy import Heartbeat
-from slurm_energy.node.epilog import run_epilog
-from slurm_energy.node.prolog import run_prolog
+from slurm_energy.node.hooks import run_epilog, run_prolog
 from slurm_energy.node.repair import run_repair
 from slurm_energy.node.sampler import take_sample
 from slurm_energy.node.samples import GpuHolders, SamplerState

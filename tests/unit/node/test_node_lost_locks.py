@@ -11,8 +11,7 @@ from slurm_energy.domain.energy import QualityFlag
 from slurm_energy.domain.ids import JobId
 from slurm_energy.errors import DeviceError
 from slurm_energy.node.energy import Heartbeat
-from slurm_energy.node.epilog import run_epilog
-from slurm_energy.node.prolog import run_prolog
+from slurm_energy.node.hooks import run_epilog, run_prolog
 from slurm_energy.node.recovery import ABSENT_SECONDS, LOST_EPILOG_SECONDS, STARTING_SECONDS, UNANSWERED_SECONDS
 from slurm_energy.node.repair import run_repair
 

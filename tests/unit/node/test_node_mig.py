@@ -7,8 +7,7 @@ from node_bench import Bench, entry
 
 from slurm_energy.domain.energy import EnergyScope, EnergySource, QualityFlag
 from slurm_energy.domain.ids import JobId
-from slurm_energy.node.epilog import run_epilog
-from slurm_energy.node.prolog import run_prolog
+from slurm_energy.node.hooks import run_epilog, run_prolog
 from slurm_energy.node.slurm_gpus import parse_slurmd
 
 SLICES = """

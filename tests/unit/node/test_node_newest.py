@@ -16,8 +16,8 @@ from slurm_energy.domain.ids import JobId
 from slurm_energy.domain.job import EnergyMode
 from slurm_energy.errors import AuthenticationError
 from slurm_energy.node import newest
+from slurm_energy.node.hooks import run_prolog
 from slurm_energy.node.newest import entry_of_job, newest_entry
-from slurm_energy.node.prolog import run_prolog
 from slurm_energy.node.settings import HookSettings
 from slurm_energy.wire import authentication
 from slurm_energy.wire.authentication import ReplayGuard, check_newest, newest_mac, prove_newest, verify

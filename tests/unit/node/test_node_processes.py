@@ -7,8 +7,8 @@ import pytest
 from node_bench import Bench, entry
 
 from slurm_energy.domain.ids import JobId, Sluid
+from slurm_energy.node.hooks import run_prolog
 from slurm_energy.node.processes import read_slurmd
-from slurm_energy.node.prolog import run_prolog
 from slurm_energy.node.steps import Presence, StepWatch, live_jobs
 
 OWN = os.geteuid()

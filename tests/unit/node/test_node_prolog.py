@@ -10,8 +10,7 @@ from slurm_energy.domain.energy import EnergyScope, QualityFlag
 from slurm_energy.domain.ids import JobId
 from slurm_energy.domain.job import EnergyMode
 from slurm_energy.errors import DeviceError, DeviceNotSupported, DevicePermissionDenied, SpoolError
-from slurm_energy.node.epilog import run_epilog
-from slurm_energy.node.prolog import run_prolog
+from slurm_energy.node.hooks import run_epilog, run_prolog
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ from slurm_energy.domain.energy import EnergyScope, EnergySource, QualityFlag
 from slurm_energy.domain.ids import GpuUuid, JobId
 from slurm_energy.errors import DeviceError, DeviceNotSupported
 from slurm_energy.node.energy import Heartbeat
-from slurm_energy.node.epilog import run_epilog
-from slurm_energy.node.prolog import run_prolog
+from slurm_energy.node.hooks import run_epilog, run_prolog
 from slurm_energy.node.repair import run_repair
 from slurm_energy.node.sampler import run_sampler, take_sample
 from slurm_energy.node.samples import GpuHolders, SamplerState

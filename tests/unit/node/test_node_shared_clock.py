@@ -9,10 +9,9 @@ from node_bench import Bench, entry, order_of
 from slurm_energy.domain.energy import QualityFlag
 from slurm_energy.domain.ids import JobId
 from slurm_energy.errors import DeviceError
-from slurm_energy.node import prolog
-from slurm_energy.node.epilog import run_epilog
+from slurm_energy.node import hooks
+from slurm_energy.node.hooks import run_epilog, run_prolog
 from slurm_energy.node.lock_records import LockRecords
-from slurm_energy.node.prolog import run_prolog
 from slurm_energy.node.repair import run_repair
 
 FAST, SLOW = entry({"a100-sxm4-80gb": 1200}), entry({"a100-sxm4-80gb": 900})
@@ -72,13 +71,13 @@ def killed(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("where", ["give_shared_back", "_plan"])
+@pytest.mark.parametrize("where", ["give_shared_back", "plan_job"])
 def test_prolog_of_the_second_job_that_is_killed_leaves_nothing_locked_after_the_last(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     begin(bench, 7, FAST)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(prolog, where, killed)
+        patch.setattr(hooks, where, killed)
         begin(bench, 8, None)
     for job_id in (8, 7):
         end(bench, job_id)

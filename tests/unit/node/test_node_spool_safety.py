@@ -9,10 +9,9 @@ from node_bench import Bench, entry
 
 from slurm_energy.domain.ids import JobId
 from slurm_energy.errors import SlurmEnergyError
-from slurm_energy.node.epilog import run_epilog
 from slurm_energy.node.flush import run_flush
+from slurm_energy.node.hooks import run_epilog, run_prolog
 from slurm_energy.node.log import MAX_LOG_BYTES, append_line
-from slurm_energy.node.prolog import run_prolog
 from slurm_energy.node.repair import run_repair
 from slurm_energy.node.spool import Spool
 

@@ -8,8 +8,7 @@ from node_bench import Bench, FakeDriver, entry, order_of
 from slurm_energy.domain.energy import EnergySource, QualityFlag
 from slurm_energy.domain.ids import JobId
 from slurm_energy.errors import DeviceError
-from slurm_energy.node.epilog import run_epilog
-from slurm_energy.node.prolog import run_prolog
+from slurm_energy.node.hooks import run_epilog, run_prolog
 from slurm_energy.node.repair import run_repair
 from slurm_energy.node.sampler import run_sampler
 

@@ -8,7 +8,7 @@ from node_bench import A100_CLOCKS, Bench, entry
 
 from slurm_energy.domain.ids import GpuUuid, JobId
 from slurm_energy.estimation.clock_trials import ClockTrials
-from slurm_energy.node.prolog import run_prolog
+from slurm_energy.node.hooks import run_prolog
 from slurm_energy.node.trials.run import TrialRun, make_trials
 
 ZERO = GpuUuid("GPU-0000")

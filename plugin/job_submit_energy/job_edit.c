@@ -106,7 +106,7 @@ extern const char *energy_job_entry(const job_desc_msg_t *job, const char *name)
 	return NULL;
 }
 
-static bool _add_entry(job_desc_msg_t *job, const char *value)
+extern bool energy_job_add_decision(job_desc_msg_t *job, const char *value)
 {
 	uint32_t used = job->spank_job_env ? job->spank_job_env_size : 0;
 	char *entry = _join(ENERGY_ENTRY_DECISION, "=", value);
@@ -164,7 +164,7 @@ static bool _is_open_to_hints(const job_desc_msg_t *job)
 	return (job->het_job_offset == NO_VAL) && !job->immediate && energy_cluster_rules().ignores_preferences;
 }
 
-static bool _apply_prefer(job_desc_msg_t *job, const char *feature)
+extern bool energy_job_prefer(job_desc_msg_t *job, const char *feature)
 {
 	char *copy;
 
@@ -176,8 +176,7 @@ static bool _apply_prefer(job_desc_msg_t *job, const char *feature)
 	return copy != NULL;
 }
 
-/* The comment says what became of the answer: its record must not claim more. */
-static bool _apply_comment(job_desc_msg_t *job, const char *comment, bool kept)
+extern bool energy_job_comment(job_desc_msg_t *job, const char *comment, bool kept)
 {
 	const char *before = _is_set(job->admin_comment) ? job->admin_comment : "";
 	char *text = _join(comment, kept ? ENERGY_COMMENT_KEPT : "", "");
@@ -187,36 +186,6 @@ static bool _apply_comment(job_desc_msg_t *job, const char *comment, bool kept)
 	if (joined)
 		_replace(&job->admin_comment, joined);
 	return joined != NULL;
-}
-
-extern energy_applied_t energy_job_apply(job_desc_msg_t *job, uint32_t submit_uid,
-					 const energy_reply_t *reply, const energy_gpu_plan_t *plan, char *why,
-					 size_t size)
-{
-	const energy_gpu_option_t *option = reply->gpus ? energy_gpu_option(plan, reply->gpus) : NULL;
-	energy_applied_t applied = ENERGY_APPLIED;
-
-	if (reply->gpus && !option) {
-		snprintf(why, size, "%u", reply->gpus);
-		return ENERGY_APPLIED_NOTHING;
-	}
-	/* The entry first: a job that moved without it would run at the wrong clock. */
-	if (reply->entry[0] && !_add_entry(job, reply->entry))
-		return ENERGY_APPLY_NO_MEMORY;
-	/* The partitions are then judged for the job as it is to be. */
-	if (option && !energy_gpu_apply(job, plan, option))
-		return ENERGY_APPLY_NO_MEMORY;
-	if (reply->partition[0])
-		applied = energy_job_partition(job, submit_uid, reply->partition, reply->open, why, size);
-	if (applied == ENERGY_APPLY_NO_MEMORY)
-		return applied;
-	/* A feature of the partition that the answer named may be nowhere in the user's own. */
-	if (reply->prefer[0] && (applied == ENERGY_APPLIED) && !_apply_prefer(job, reply->prefer))
-		return ENERGY_APPLY_NO_MEMORY;
-	if (reply->admin_comment[0] &&
-	    !_apply_comment(job, reply->admin_comment, applied != ENERGY_APPLIED))
-		return ENERGY_APPLY_NO_MEMORY;
-	return applied;
 }
 
 extern void energy_job_tell(char **err_msg, const char *message)

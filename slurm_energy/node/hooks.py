@@ -1,18 +1,19 @@
-"""Before a job: put right what earlier jobs left, save the settings, lock the clocks, read the counters.
+"""The two hooks of a job.
 
-The state is in its file before anything is changed. Whatever ends the prolog afterwards - a deadline, kill -9 - the
-epilog, the next prolog or repair finds it there and puts everything back. A power cut takes the locks with it.
+Before it: put right what earlier jobs left, save the settings, lock the clocks, read the counters. The state is in its
+file before anything is changed. Whatever ends the prolog afterwards - a deadline, kill -9 - the epilog, the next prolog
+or repair finds it there and puts everything back. A power cut takes the locks with it.
+
+After it: restore first, then stop the sampler, read the counters and write the report.
 """
 
 from dataclasses import replace
 
-from slurm_energy.device.gpu import Gpu, SavedSettings, lock_clock, read_counter, reading, save_settings
-from slurm_energy.domain.decision import DecisionEntry
-from slurm_energy.domain.energy import QualityFlag
+from slurm_energy.device.gpu import Gpu, lock_clock, read_counter
 from slurm_energy.domain.ids import GpuUuid, JobId
-from slurm_energy.errors import DeviceError, SpoolError
+from slurm_energy.errors import SpoolError
 from slurm_energy.node.allocation import Allocation, find_gpus, gpu_mapping
-from slurm_energy.node.clock_plan import entry_for_count, plan_clock, plan_trials, read_entry, site_clock_mhz
+from slurm_energy.node.clock_plan import plan_job
 from slurm_energy.node.context import HookContext, Machine, reach_gpus
 from slurm_energy.node.gpu_order import GpuOrder
 from slurm_energy.node.lock_records import LockRecord
@@ -22,6 +23,7 @@ from slurm_energy.node.recovery import (
     held_alone,
     lost_locks,
     newly_shared,
+    restore_job,
     restore_lost,
     restore_pending,
     why_over,
@@ -64,7 +66,7 @@ def run_prolog(context: HookContext, hook: HookEnvironment) -> None:
                 context.spool.mark_shared(other.job_id, other.uuids & newcomer.uuids)
             give_shared_back(context, machine, give_back, events)
             shared = frozenset[GpuUuid]().union(*(job.uuids for job in sharing))
-            job = _plan(context, hook, allocation, machine, shared, events)
+            job = plan_job(context, hook, allocation, machine, shared, events)
             _change(context, job, machine)
 
 
@@ -113,113 +115,6 @@ def _repair(
     for event in events:
         context.log.write(event)
     return tuple(job for job in going_on if job.uuids & newcomer.uuids)
-
-
-def _plan(
-    context: HookContext,
-    hook: HookEnvironment,
-    allocation: Allocation,
-    machine: Machine,
-    shared: frozenset[GpuUuid],
-    events: list[str],
-) -> ActiveJob:
-    """Return the state to save: settings as they are, clocks as they are to be. Reads only."""
-    context.stage("saving the settings")
-    settings = context.settings
-    entry = None if settings.node.fetch_decisions else read_entry(hook.entry, events)
-    if settings.node.fetch_decisions and hook.on_one_node:
-        from slurm_energy.node.newest import entry_of_job  # noqa: PLC0415  # few sites have no compiled plugin
-
-        context.stage("asking the daemon for the job's decision")
-        entry = entry_of_job(hook.job_id, settings, events)
-    elif entry is not None and entry.may_change and hook.on_one_node:
-        from slurm_energy.node.newest import newest_entry  # noqa: PLC0415  # few jobs are decided again
-
-        context.stage("asking the daemon for the newest decision")
-        entry = newest_entry(entry, settings, events)
-    held = len(allocation.gpus) + len(allocation.unknown_names)
-    entry = entry_for_count(entry, held, events, on_one_node=hook.on_one_node)
-    asked = entry if settings.node.set_clocks else None
-    gpus = []
-    for identity in allocation.gpus:
-        mig, is_shared = identity.uuid in allocation.mig, identity.uuid in shared
-        site_clock = site_clock_mhz(settings.node.site_locked_clocks_mhz, identity.gpu_type)
-        saved = _plan_gpu(asked, machine.gpus[identity.uuid], site_clock, mig=mig, shared=is_shared, events=events)
-        gpus.append(replace(saved, mig_share=_slice_share(hook, identity.uuid, machine)) if mig else saved)
-    if not hook.on_one_node or len({(gpu.gpu_type, gpu.target_clock_mhz) for gpu in gpus}) > 1:
-        gpus = [replace(gpu, trial_bound=None) for gpu in gpus]  # its nodes, or its GPUs, wait for each other
-    gpus += (_unidentified(GpuUuid(name), allocation.unknown) for name in allocation.unknown_names)
-    return ActiveJob(
-        job_id=hook.job_id,
-        sluid=hook.sluid,
-        restart_count=hook.restart_count,
-        cluster=hook.cluster or settings.cluster,
-        node=settings.node_name,
-        boot_id=context.boot_id,
-        started_at_seconds=context.now(),
-        started_monotonic_seconds=context.monotonic(),
-        time_scale=settings.node.time_scale,
-        gpus=tuple(gpus),
-        user_id=hook.user_id,
-        partition=hook.partition,
-        decision_id=None if entry is None else entry.decision_id,
-        time_limit_minutes=None if entry is None else entry.time_limit_minutes,
-        events=tuple(events),
-    )
-
-
-def _plan_gpu(
-    entry: DecisionEntry | None, device: Gpu, site_clock_mhz: int | None, *, mig: bool, shared: bool, events: list[str]
-) -> SavedGpu:
-    identity = device.identity
-    supported = reading(device.supported_sm_clocks_mhz) or ()
-    saved = save_settings(device, supported, site_clock_mhz)
-    plan = plan_clock(entry, identity, supported, saved, mig=mig, shared=shared)
-    if plan.event is not None:
-        events.append(plan.event)
-    trial_bound = None if not supported or mig or shared or plan.flags else plan_trials(entry, identity)
-    flags = (*plan.flags, *((QualityFlag.MIG,) if mig else ()), *((QualityFlag.SHARED_GPU,) if shared else ()))
-    return SavedGpu(
-        uuid=identity.uuid,
-        name=identity.name,
-        gpu_type=identity.gpu_type,
-        mig=mig,
-        shared=shared,
-        saved=saved,
-        asked_clock_mhz=plan.asked_mhz,
-        target_clock_mhz=plan.target_mhz,
-        trial_bound=trial_bound,
-        flags=flags,
-    )
-
-
-def _slice_share(hook: HookEnvironment, uuid: GpuUuid, machine: Machine) -> float | None:
-    """Return which share of a board the job's slices are, None unless all of them are named and the driver tells."""
-    if len(hook.gpu_uuids) < max(hook.visible_count or 0, len(hook.gpu_numbers)):
-        return None
-    try:
-        slices = [text for text in hook.gpu_uuids if text.startswith("MIG-") and machine.mig_parent(text) == uuid]
-        return min(1.0, sum(machine.mig_share(text) for text in slices)) if slices else None
-    except DeviceError:
-        return None
-
-
-def _unidentified(name: GpuUuid, why: str) -> SavedGpu:
-    """Return what stands for a GPU that the job holds and that cannot be identified: it gets no clock and no joules."""
-    return SavedGpu(
-        uuid=name,
-        name="",
-        gpu_type=None,
-        saved=SavedSettings(
-            power_limit_watts=None,
-            application_clock_mhz=None,
-            lowest_clock_mhz=None,
-            highest_clock_mhz=None,
-            site_clock_mhz=None,
-        ),
-        flags=(QualityFlag.GPU_IDENTITY_UNKNOWN,),
-        counter_problem=why,
-    )
 
 
 def _change(context: HookContext, job: ActiveJob, machine: Machine) -> None:
@@ -308,3 +203,86 @@ def _sampler_needed(job: ActiveJob, machine: Machine) -> bool:
         or read_counter(machine.gpus[gpu.uuid], None).joules is None
         for gpu in job.gpus
     )
+
+
+def run_epilog(context: HookContext, hook: HookEnvironment) -> None:
+    """Close the job on this node. A second run finds nothing and adds nothing.
+
+    The state is found by job id alone: after a requeue slurmd already tells the epilog the next restart count.
+
+    Raises:
+        SpoolError: the report cannot be written; the clocks are back, and the state stays for the next hook.
+    """
+    from slurm_energy.node import closing  # noqa: PLC0415  # a prolog does not pay for it
+
+    spool = context.spool
+    try:
+        spool.require_private()
+    except SpoolError:
+        with reach_gpus(context) as machine:
+            closing.restore_lost_locks(context, hook, machine)
+        raise
+    try:
+        job = spool.read_state(hook.job_id)
+    except SpoolError as error:
+        context.log.write(f"job {hook.job_id}: {error}; put aside")
+        spool.reject(spool.state_path(hook.job_id))
+        job = None
+    if job is None:
+        closing.close_without_state(context, hook)
+        if hook.has_gpus:
+            _deliver_soon(context)
+        return
+    spool.mark_ending(job.job_id, context.moment())
+    with reach_gpus(context) as machine:
+        context.stage("waiting for another hook on the same GPU")
+        with spool.gpu_locks(job.uuids):
+            # Another epilog or the next job's prolog may have closed it since: then its GPUs are not ours to set. Its
+            # sampler may have noted a trial since.
+            now = spool.read_state(hook.job_id)
+            if now is None or now != job:
+                context.log.write(f"job {hook.job_id}: was closed by another hook")
+                return
+            job = now
+            if job.boot_id != context.boot_id:
+                closing.close_stale(context, job, machine, "the node was booted since")
+            else:
+                _close(context, hook, job, machine)
+    _deliver_soon(context)
+
+
+def _deliver_soon(context: HookContext) -> None:
+    """Start the delivery of the report, which the job does not wait for; the timer comes anyway."""
+    if not context.settings.node.daemon_address:
+        return
+    with context.spool.try_turn() as turn:
+        if turn is None:  # a delivery waits for its moment already, and has yet to look what there is
+            return
+    try:
+        context.start_flush()
+    except SpoolError as error:
+        context.log.write(f"{error}; the timer delivers the report")
+
+
+def _close(context: HookContext, hook: HookEnvironment, job: ActiveJob, machine: Machine) -> None:
+    from slurm_energy.node import closing  # noqa: PLC0415
+    from slurm_energy.node.energy import host_energy  # noqa: PLC0415
+
+    restoration = restore_job(context, job, machine)
+    closing.stop_sampler(context, job)
+    context.stage("reading the energy counters")
+    endings = {gpu.uuid: closing.read_end(context, job, gpu, machine) for gpu in job.gpus}
+    # By the clock of this boot: the wall clock may have been set since.
+    ended = job.started_at_seconds + context.monotonic() - job.started_monotonic_seconds
+    heartbeat = context.spool.read_heartbeat(job)
+    gpus = closing.energies(context, job, endings, heartbeat, restoration.failed)
+    wall_seconds = max(context.monotonic() - job.started_monotonic_seconds, 0.0)
+    host = host_energy(None if heartbeat is None else heartbeat.host, wall_seconds, gpus, truncated=False)
+    said = () if heartbeat is None else heartbeat.events
+    events = (*job.events, *said, *closing.clock_notes(context, job, heartbeat), *closing.end_notes(job, restoration))
+    report = closing.make_report(job, gpus, host, ended, hook.exit_code, events, heartbeat)
+    closing.file_away(context, job, report, restoration.failed)
+    joules = ", ".join(closing.shown_energy(gpu) for gpu in gpus)
+    context.log.write(f"job {job.job_id}: closed seconds={wall_seconds:.1f} energy: {joules}")
+    for event in restoration.events:
+        context.log.write(f"job {job.job_id}: {event}")
