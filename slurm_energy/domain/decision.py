@@ -286,7 +286,7 @@ class EnergyDecision:
     estimate: RuntimeEstimate | None = None
     snapshot_age_seconds: float | None = None
     opens: bool = False
-    """Whether the partition that the user named is a preference: the answer may then name others."""
+    """Whether the partition that the user named is a preference and there are others that the answer may name."""
     offer: OpenOffer | None = None
     """What it costs that it is none."""
     slowdown: SlowdownBasis | None = None

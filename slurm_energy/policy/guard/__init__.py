@@ -340,7 +340,7 @@ class Guard:
             notes=notes,
             details=outcome.details,
             estimate=expected_runtime(case, self._config.guard),
-            opens=is_opened(case.job, self._config.routing),
+            opens=case.may_route and is_opened(case.job, self._config.routing),
             offer=offer,
             slowdown=slowdown_basis(case, job_max_slowdown(case.job, self._config)),
             message=message,

@@ -51,9 +51,19 @@ def test_what_a_user_leaves_open_stays_closed_on_a_site_that_chooses_no_partitio
     assert {Reason.USER_PARTITION, Reason.ROUTING_CLOSED} <= set(decision.reasons)
 
 
-def test_a_job_that_is_tied_to_nodes_stays_in_the_partition_that_it_named() -> None:
-    job = replace(named("a40", opened=True), tied=True)
-    assert decide(job, snapshot=make_snapshot(partitions=TWO), config=site()).partitions is None
+@pytest.mark.parametrize("changes", [{"tied": True}, {"array": "1-3"}])
+def test_a_job_for_which_no_other_partition_can_be_chosen_stays_and_does_not_count_as_left_open(
+    changes: dict[str, Any],
+) -> None:
+    job = replace(named("a40", opened=True), **changes)
+    decision = decide(job, snapshot=make_snapshot(partitions=TWO), config=site())
+    assert decision.partitions is None
+    assert not decision.opens
+
+
+def test_a_job_whose_own_partition_is_the_only_one_does_not_count_as_left_open() -> None:
+    decision = decide(named("a40", opened=True), snapshot=make_snapshot(partitions=TWO[:1]), config=site())
+    assert not decision.opens
 
 
 def test_who_names_a_partition_is_told_what_leaving_it_open_could_have_saved_and_by_whom() -> None:
