@@ -393,6 +393,10 @@ def test_a_site_whose_lua_script_asks_is_in_order(site: Site, plugins: Path, mon
     monkeypatch.setattr("slurm_energy.cli.installing.plugin_check.LUA_SCRIPT", ours)
     ours.parent.mkdir()
     ours.write_text("-- ours\n")
+    library = site.root / "lib/lua/5.3/socket/core.so"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    monkeypatch.setattr("slurm_energy.cli.installing.plugin_check._LUA_FOLDERS", (site.root / "lib",))
     (site.root / "job_submit.lua").write_text(f'dofile("{ours}")\n')
     site.live = site.live.replace("= lua,energy", "= lua")
     site.write_scontrol()
