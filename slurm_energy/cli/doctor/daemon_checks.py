@@ -74,7 +74,7 @@ def await_start(config: Config, pause: Callable[[float], None] = time.sleep) -> 
 def _is_opening(config: Config) -> bool:
     """Return whether the daemon has no database yet; it tells root and SlurmUser alone."""
     try:
-        store = _status(config).get("store", {"revision": "not told"})
+        store = _status(config).get("store", {"revision": "hidden"})
     except SlurmEnergyError:
         return True
     return not isinstance(store, dict) or not store.get("revision") or bool(store.get("problem"))
