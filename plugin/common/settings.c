@@ -5,11 +5,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "exchange.h"
@@ -21,6 +23,7 @@
 #define MAX_FILE_BYTES 65536
 #define MAX_COMPLAINTS 8
 #define LOOK_MILLISECONDS 1000
+#define LOOK_WAIT_MILLISECONDS 20	/* a look takes a hundredth of that, unless the file system hangs */
 
 extern void energy_settings_defaults(energy_settings_t *settings)
 {
@@ -250,33 +253,110 @@ extern bool energy_settings_read(const char *path, energy_settings_t *settings,
 	return true;
 }
 
+/*
+ * The settings in force, and where they come from. The first look is at slurmctld's start. Later ones are in a thread of
+ * their own: the file may lie on a network file system, and one that hangs must not hold slurmctld, whose locks are held.
+ */
+static pthread_mutex_t current_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t looked;
+static energy_settings_t current;
+static struct stat seen;
+static int64_t looked_at;
+static char current_path[512];
+static bool is_known, is_looking;
+
+static bool _differs(const struct stat *status)
+{
+	return (status->st_mtim.tv_sec != seen.st_mtim.tv_sec) || (status->st_mtim.tv_nsec != seen.st_mtim.tv_nsec) ||
+	       (status->st_size != seen.st_size) || (status->st_ino != seen.st_ino);
+}
+
+static void _stat(struct stat *status)
+{
+	memset(status, 0, sizeof(*status));
+	if (stat(current_path, status))
+		memset(status, 0, sizeof(*status));
+}
+
+static void *_look(void *complain)
+{
+	energy_settings_t read;
+	struct stat status;
+	bool is_new;
+
+	_stat(&status);
+	pthread_mutex_lock(&current_lock);
+	is_new = _differs(&status);
+	pthread_mutex_unlock(&current_lock);
+	if (is_new)
+		energy_settings_read(current_path, &read, *(energy_complain_f *) complain);
+	pthread_mutex_lock(&current_lock);
+	if (is_new)
+		current = read;
+	seen = status;
+	is_looking = false;
+	pthread_cond_broadcast(&looked);
+	pthread_mutex_unlock(&current_lock);
+	return NULL;
+}
+
+/* With the lock held. Without a thread the settings stay as they are. */
+static void _start_look(energy_complain_f complain)
+{
+	static energy_complain_f to;
+	pthread_attr_t attributes;
+	sigset_t all, before;
+	pthread_t thread;
+
+	to = complain;
+	if (pthread_attr_init(&attributes))
+		return;
+	pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);	/* signals are slurmctld's own */
+	is_looking = !pthread_create(&thread, &attributes, _look, &to);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	pthread_attr_destroy(&attributes);
+}
+
+/* A wall clock that is set makes no wait longer. */
+static void _init_looked(void)
+{
+	pthread_condattr_t attributes;
+
+	pthread_condattr_init(&attributes);
+	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+	pthread_cond_init(&looked, &attributes);
+	pthread_condattr_destroy(&attributes);
+}
+
+/* With the lock held. Whoever comes while a look is young waits for it too: all have the same settings. */
+static void _await_look(void)
+{
+	int64_t until = looked_at + LOOK_WAIT_MILLISECONDS;
+	struct timespec end = { until / 1000, (until % 1000) * 1000000 };
+
+	while (is_looking && !pthread_cond_timedwait(&looked, &current_lock, &end))
+		;
+}
+
 extern void energy_settings_current(energy_settings_t *settings, energy_complain_f complain)
 {
-	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-	static energy_settings_t kept;
-	static struct stat seen;
-	static int64_t looked_at;
-	static char path[512];
-	static bool known;
 	int64_t now = energy_now_milliseconds();
 
-	pthread_mutex_lock(&lock);
-	if (!known || (now - looked_at >= LOOK_MILLISECONDS)) {
-		struct stat status;
-
-		memset(&status, 0, sizeof(status));
-		if (!known)
-			energy_settings_path(path, sizeof(path));
-		if (stat(path, &status))
-			memset(&status, 0, sizeof(status));
-		if (!known || (status.st_mtim.tv_sec != seen.st_mtim.tv_sec) ||
-		    (status.st_mtim.tv_nsec != seen.st_mtim.tv_nsec) ||
-		    (status.st_size != seen.st_size) || (status.st_ino != seen.st_ino))
-			energy_settings_read(path, &kept, complain);
-		seen = status;
+	pthread_mutex_lock(&current_lock);
+	if (!is_known) {
+		_init_looked();
+		energy_settings_path(current_path, sizeof(current_path));
+		_stat(&seen);
+		energy_settings_read(current_path, &current, complain);
+		is_known = true;
 		looked_at = now;
-		known = true;
+	} else if (!is_looking && (now - looked_at >= LOOK_MILLISECONDS)) {
+		looked_at = now;
+		_start_look(complain);
 	}
-	*settings = kept;
-	pthread_mutex_unlock(&lock);
+	_await_look();
+	*settings = current;
+	pthread_mutex_unlock(&current_lock);
 }

@@ -40,7 +40,10 @@ extern void energy_settings_path(char *path, size_t size);
 extern bool energy_settings_read(const char *path, energy_settings_t *settings,
 				 energy_complain_f complain);
 
-/* A copy of the settings, read again when the file has changed; looked at once a second at most. */
+/*
+ * A copy of the settings, read again when the file has changed; looked at once a second at most. A look that takes longer
+ * than 20 ms goes on without the caller, and no other begins before it ends.
+ */
 extern void energy_settings_current(energy_settings_t *settings, energy_complain_f complain);
 
 #endif

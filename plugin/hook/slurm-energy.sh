@@ -13,9 +13,12 @@ except ImportError:
     sys.modules.pop("slurm_energy", None)  # a folder of that name without the code, as beside an editable install
     from slurm_energy.node.main import main
 main()'
-set -- '@PYTHON@' -I -S -c "$START"; HOOK=/opt/slurm-energy/bin/slurm-energy-hook
-[ ! -r "${SLURM_CONF%/*}/slurm-energy-hook.path" ] || read -r HOOK <"${SLURM_CONF%/*}/slurm-energy-hook.path"
-[ -x "$1" ] || set -- "$HOOK"
+set -- '@PYTHON@' -I -S -c "$START"
+if [ ! -x "$1" ]; then  # only then: the folder of slurm.conf may hang, and a pipe would
+    HOOK=/opt/slurm-energy/bin/slurm-energy-hook NAMED="${SLURM_CONF%/*}/slurm-energy-hook.path"
+    [ ! -f "$NAMED" ] || [ ! -r "$NAMED" ] || read -r HOOK <"$NAMED"
+    set -- "$HOOK"
+fi
 if [ -x "$1" ]; then "$@" "$VERB"; exit 0; fi
 TEXT="slurm-energy: $1 is missing: no $VERB for job ${SLURM_JOB_ID:-}; run slurm-energy install again"
 echo "$TEXT" >&2

@@ -68,7 +68,7 @@ def check(*, before_start: bool, keep_slurm_conf: bool, slurmctld: Path | None, 
         click.echo(found.says)
         if found.fix:
             click.echo(f"fix: {found.fix}")
-    return int(found is not None and (found.standing in {Standing.IDLE, Standing.FATAL} or found.taken_out))
+    return int(found is not None and (not found.works or found.taken_out))
 
 
 def plugin_document(found: PluginCheck) -> dict[str, object]:

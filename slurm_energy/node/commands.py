@@ -14,7 +14,13 @@ from slurm_energy.node.gpu_order import GpuOrder, order_finder
 from slurm_energy.node.lock_records import LockRecords
 from slurm_energy.node.log import HookLog, append_lines
 from slurm_energy.node.processes import read_boot_id, spawn_flush, spawn_sampler
-from slurm_energy.node.settings import HookSettings, load_settings
+from slurm_energy.node.settings import (
+    HookSettings,
+    conf_path,
+    hook_limit_seconds,
+    load_settings,
+    slurmd_limit_seconds,
+)
 from slurm_energy.node.spool import Spool
 from slurm_energy.slurm.hook_env import parse_hook_environment
 
@@ -73,12 +79,18 @@ def execute(verb: str, options: Mapping[str, str], environment: Mapping[str, str
             log.write(settings.problem)
         progress.say("F", settings.log_path)
         on_path = verb in {"prolog", "epilog"}
-        progress.say("T", f"{settings.node.time_limit_seconds if on_path else OFF_PATH_SECONDS}")
+        progress.say("T", f"{_limit_seconds(verb, settings, environment) if on_path else OFF_PATH_SECONDS}")
         context = make_context(settings, log, progress.stage)
         return 0 if _run(verb, options, environment, context, said) else 1
     except SlurmEnergyError as error:
         log.write(str(error))
         return 1
+
+
+def _limit_seconds(verb: str, settings: HookSettings, environment: Mapping[str, str]) -> float:
+    """Return how long a hook may take."""
+    slurm_conf = conf_path(environment.get("SLURM_CONF") or settings.slurm_conf)
+    return hook_limit_seconds(settings.node.time_limit_seconds, slurmd_limit_seconds(slurm_conf, verb))
 
 
 def run_sample(options: Mapping[str, str], environment: Mapping[str, str]) -> int:

@@ -111,6 +111,11 @@ def _supervise(verb: str, options: dict[str, str]) -> int:
         for number in _IGNORED:
             signal.signal(number, signal.SIG_IGN)
     started = time.monotonic()
+    while (
+        opened := os.open(os.devnull, os.O_RDWR)
+    ) < 3:  # whoever closed one of the first three would get the pipe there
+        pass
+    os.close(opened)
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:

@@ -11,6 +11,14 @@ from slurm_energy.domain.ids import ClusterName, NodeName
 from slurm_energy.errors import ConfigError
 from slurm_energy.slurm.hook_env import is_node_name
 
+SHARE_OF_SLURMDS = 0.6
+"""Of the time that slurmd gives a hook: the shell, Python's start and a busy node need some of it."""
+MIN_LIMIT_SECONDS = 0.5
+_TIMEOUT = re.compile(
+    r'^[ \t]*((?:Prolog|Epilog|PrologEpilog)Timeout)[ \t]*=[ \t]*"?(\d+)', re.IGNORECASE | re.MULTILINE
+)
+NO_TIMEOUT = (0.0, 65534.0, 65535.0)
+
 SLURM_CONF_PATHS = (
     "/etc/slurm/slurm.conf",
     "/run/slurm/conf/slurm.conf",
@@ -96,6 +104,29 @@ def conf_path(slurm_conf: str = "") -> Path | None:
     """Return the slurm.conf that slurmd of this node reads, None when it is not found."""
     places = (slurm_conf,) if slurm_conf else SLURM_CONF_PATHS
     return next((Path(place) for place in places if Path(place).is_file()), None)
+
+
+def slurmd_limit_seconds(slurm_conf: Path | None, verb: str) -> float | None:
+    """Return after how long slurmd kills a hook and drains its node, None where slurm.conf itself sets no limit.
+
+    Included files are not read: `slurm-energy doctor` compares with what slurmctld says.
+    """
+    if slurm_conf is None:
+        return None
+    try:
+        text = slurm_conf.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    found = {name.lower(): float(seconds) for name, seconds in _TIMEOUT.findall(text)}
+    seconds = found.get(f"{verb}timeout", found.get("prologepilogtimeout"))
+    return None if seconds in {None, *NO_TIMEOUT} else seconds
+
+
+def hook_limit_seconds(configured_seconds: float, slurmd_seconds: float | None) -> float:
+    """Return how long a hook may take: as configured, and well within what slurmd gives it."""
+    if slurmd_seconds is None:
+        return configured_seconds
+    return max(MIN_LIMIT_SECONDS, min(configured_seconds, SHARE_OF_SLURMDS * slurmd_seconds))
 
 
 def _settings_path(environment: Mapping[str, str]) -> tuple[Path, bool]:

@@ -3,7 +3,7 @@
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 import pytest
@@ -202,3 +202,20 @@ def test_a_spool_that_everybody_can_write_to_is_refused_and_the_job_runs(lab: La
         spool.chmod(0o700)
     assert f"{spool} is refused: others can write to it" in (lab.layout.log / "hooks.log").read_text()
     assert drained(lab) == {}
+
+
+def test_a_driver_that_hangs_drains_no_node_where_slurmd_gives_hooks_less_time_than_we_do(
+    new_lab: Callable[..., Lab],
+) -> None:
+    lab = new_lab(
+        energy=True, slurm_conf_lines=("PrologEpilogTimeout=8",), settings={"node": {"time_limit_seconds": 30.0}}
+    )
+    with lab.gpu_state(NODE) as state:
+        for gpu in state.gpus:
+            gpu.set_fault(Fault.ENERGY_BLOCKS)
+            gpu.set_fault(Fault.CLOCK_BLOCKS)
+    job = submit(lab, ["-p", "a100", "--gres=gpu:4", "-t", "5"], wrap="true")
+    wait_for(lab, job, {"COMPLETED"})
+    assert drained(lab) == {}
+    said = "".join(path.read_text() for path in lab.log_paths() if path.is_file())
+    assert f"prolog: job {job}: gave up after 4.8 s" in said

@@ -82,7 +82,7 @@ def test_a_site_in_order_has_no_fault_on_slurms_side(site: Site, plugins: Path) 
     shutil.copytree(plugins, site.root / "plugins")
     findings = verdicts(slurm_checks(site.situation("controller", "node")))
     assert set(findings.values()) == {Verdict.OK}
-    assert len(findings) == 12
+    assert len(findings) == 13
 
 
 @pytest.mark.parametrize(
@@ -192,6 +192,26 @@ def test_settings_that_every_user_can_change_are_a_fault(tmp_path: Path, open_to
     assert [(finding.verdict, finding.fix.endswith(str(folder / open_to_all))) for finding in faults] == [
         (Verdict.FAIL, True)
     ]
+
+
+@pytest.mark.parametrize(
+    ("live", "in_file", "limit", "verdict", "words"),
+    [
+        ("65534", "", 5.0, Verdict.OK, "5 s"),
+        ("30 sec", "PrologEpilogTimeout=30", 5.0, Verdict.OK, "5 s"),
+        ("3", "PrologEpilogTimeout = 3", 5.0, Verdict.OK, "1.8 s"),
+        ("3", "", 5.0, Verdict.FAIL, "drains the node"),  # in an included file, which no hook reads
+        ("3", "", 1.5, Verdict.OK, "1.5 s"),
+    ],
+)
+def test_hooks_that_slurmd_would_kill_are_a_fault(
+    site: Site, live: str, in_file: str, limit: float, verdict: Verdict, words: str
+) -> None:
+    site.live += f"PrologEpilogTimeout     = {live}\n"
+    site.write_scontrol()
+    (site.root / "slurm.conf").write_text(f"ClusterName=north\n{in_file}\n")
+    finding = found(slurm_checks(site.situation("node", node={"time_limit_seconds": limit})), "time of hooks")
+    assert (finding.verdict, words in finding.found) == (verdict, True)
 
 
 def test_a_hook_that_is_not_executable_would_drain_the_node(site: Site) -> None:
@@ -393,6 +413,10 @@ def test_a_site_whose_lua_script_asks_is_in_order(site: Site, plugins: Path, mon
     monkeypatch.setattr("slurm_energy.cli.installing.plugin_check.LUA_SCRIPT", ours)
     ours.parent.mkdir()
     ours.write_text("-- ours\n")
+    library = site.root / "lib/lua/5.3/socket/core.so"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    monkeypatch.setattr("slurm_energy.cli.installing.plugin_check._LUA_FOLDERS", (site.root / "lib",))
     (site.root / "job_submit.lua").write_text(f'dofile("{ours}")\n')
     site.live = site.live.replace("= lua,energy", "= lua")
     site.write_scontrol()

@@ -1,5 +1,6 @@
 """The script that slurmd itself runs: whatever it finds, it exits 0, so no job fails and no node is drained."""
 
+import os
 import subprocess
 import sys
 import venv
@@ -52,6 +53,16 @@ def test_outside_of_prolog_and_epilog_of_slurmd_it_does_nothing(context: dict[st
 @pytest.mark.parametrize("hook", HOOKS)
 def test_script_as_shipped_is_executable_and_exits_0_without_any_other_environment(hook: str, tmp_path: Path) -> None:
     assert run(script(tmp_path), hook).returncode == 0
+
+
+@pytest.mark.parametrize("interpreter", ["there", "none"])
+def test_a_pipe_in_place_of_the_file_that_names_the_hook_holds_no_job(interpreter: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "slurm-energy-hook.path")
+    program = tmp_path / "there"
+    program.write_text("#!/bin/sh\necho called\n")
+    program.chmod(0o755)
+    done = run(script(tmp_path, tmp_path / interpreter), "prolog", SLURM_CONF=str(tmp_path / "slurm.conf"))
+    assert (done.returncode, done.stdout) == (0, b"called\n" if interpreter == "there" else b"")
 
 
 @pytest.mark.parametrize("hook", HOOKS)

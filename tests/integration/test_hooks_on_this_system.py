@@ -1,11 +1,13 @@
-"""Hooks against the real munge, a really full disk and a really read-only one; each in namespaces of its own."""
+"""Hooks against the real munge, a full disk, a read-only one, and a slurmd that gives them little to work with."""
 
 import os
+import resource
 import shutil
+import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -112,3 +114,41 @@ def test_read_only_disk_restores_the_clock_and_exits_0(node: HookNode) -> None:
     assert node.spool.read_state(JobId(7)) is not None
     node.epilog(7, "0")
     assert [report.job_id for report in node.reports()] == [7]
+
+
+def limited(kind: int, value: int) -> Callable[[], None]:
+    """Return what sets a limit of the process."""
+    return lambda: resource.setrlimit(kind, (value, value))
+
+
+@pytest.mark.parametrize(
+    ("before", "works"),
+    [
+        pytest.param(lambda: os.closerange(0, 3), True, id="its first three files are closed"),
+        pytest.param(limited(resource.RLIMIT_NOFILE, 4), False, id="no file may be opened"),
+        pytest.param(limited(resource.RLIMIT_FSIZE, 0), False, id="no file may be written"),
+        pytest.param(limited(resource.RLIMIT_AS, 64 << 20), True, id="little memory"),
+        pytest.param(lambda: os.umask(0o777) and None, True, id="umask 777"),
+        pytest.param(lambda: os.umask(0) and None, True, id="umask 0"),
+        pytest.param(lambda: signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 32)) and None, True, id="no signals"),
+        pytest.param(
+            lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN) and None, True, id="ends of children ignored"
+        ),
+    ],
+)
+def test_whatever_slurmd_leaves_a_hook_it_exits_0_and_locks_no_clock_for_the_next_job(
+    node: HookNode, before: Callable[[], None], *, works: bool
+) -> None:
+    for verb in ("prolog", "epilog"):
+        environment = node.environment(7, "0", entry())
+        done = subprocess.run(
+            [*HOOK, verb], env=environment, preexec_fn=before, capture_output=True, timeout=60, check=False
+        )
+        assert done.returncode == 0
+        assert (node.locks()[0] is not None) == (works and verb == "prolog")
+    node.prolog(8, "0", entry())
+    assert node.locks()[0] == (210, 1275)
+    node.epilog(8, "0")
+    assert node.locks() == [None] * 4
+    assert [int(report.job_id) for report in node.reports()] == ([7, 8] if works else [8])
+    assert {path.stat().st_mode & 0o022 for path in node.spool.root.rglob("*")} == {0}

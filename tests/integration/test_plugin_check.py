@@ -220,3 +220,40 @@ def test_a_site_whose_lua_script_asks_needs_no_plugin(host: Host) -> None:
     assert standing() is Standing.LUA
     ours.unlink()
     assert standing() is Standing.NOT_LISTED
+
+
+@pytest.mark.parametrize(
+    ("slurm_conf", "ours", "fault"),
+    [
+        ("EnforcePartLimits=ANY\nSchedulerParameters=x,ignore_prefer_validation", "", ""),
+        ("EnforcePartLimits=ALL", "local ENFORCES_ALL_LIMITS = false", "EnforcePartLimits=ALL"),
+        ("PartitionName=a JobDefaults=DefCpuPerGPU=2", "local HAS_JOB_DEFAULTS = false", "JobDefaults"),
+        ("SchedulerParameters=bf_continue", "local VALIDATES_PREFERENCES = false", "ignore_prefer_validation"),
+        (
+            "SchedulerParameters=ignore_prefer_validation\nSchedulerParameters=bf_continue",
+            "local VALIDATES_PREFERENCES = false",
+            "ignore_prefer_validation",
+        ),
+        ("EnforcePartLimits=NO", "local ENFORCES_ALL_LIMITS = true", ""),
+        ("", 'local SOCKET = "/old.sock"', "/old.sock"),
+        ("", "without lua-socket", "lua-socket"),
+    ],
+)
+def test_a_lua_script_that_is_older_than_the_settings_is_a_fault(
+    host: Host, slurm_conf: str, ours: str, fault: str
+) -> None:
+    host.conf.write_text(f"JobSubmitPlugins=lua\n{slurm_conf}\n")
+    (host.conf.parent / "job_submit.lua").write_text('dofile("/etc/slurm-energy/job_submit.lua")\n')
+    script = host.root / "etc/slurm-energy/job_submit.lua"
+    script.parent.mkdir()
+    script.write_text(f'local SOCKET = "/run/slurm-energy/energyd.sock.ctl"\n{ours}\n')
+    if "SOCKET" in ours:
+        script.write_text(f"{ours}\n")
+    if ours != "without lua-socket":
+        library = host.root / "usr/lib/x86_64-linux-gnu/lua/5.3/socket/core.so"
+        library.parent.mkdir(parents=True)
+        library.touch()
+    settings = parse_config({"cluster": {"slurm_conf": "/etc/slurm.conf"}}, source="test", environment={})
+    found = check_plugin(settings, {}, slurmctld=host.program, root=host.root)
+    assert found is not None and found.standing is Standing.LUA
+    assert (found.works, bool(found.fix), fault in found.says) == (not fault, bool(fault), True)

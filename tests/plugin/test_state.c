@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /* What lasts between jobs: the breaker, the tally for the log, the settings. */
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -250,6 +251,63 @@ static void test_the_file_is_found_by_the_environment(void)
 	CHECK_TEXT(path, "/x/y.conf");
 }
 
+/* In the place of the C library's: a file system that hangs while hung is set. */
+static atomic_bool hung;
+static atomic_int looks;
+
+int stat(const char *restrict path, struct stat *restrict status)
+{
+	atomic_fetch_add(&looks, 1);
+	while (atomic_load(&hung))
+		usleep(1000);
+	return fstatat(AT_FDCWD, path, status, 0);
+}
+
+static void _write(const char *path, const char *content)
+{
+	FILE *file = fopen(path, "w");
+
+	CHECK(file != NULL);
+	fputs(content, file);
+	fclose(file);
+}
+
+static unsigned int _deadline_now(void)
+{
+	energy_settings_t settings;
+
+	energy_settings_current(&settings, _complain);
+	return settings.deadline_milliseconds;
+}
+
+static void test_a_folder_that_hangs_leaves_the_settings_as_they_were(void)
+{
+	char path[] = "/tmp/energy-settings-XXXXXX";
+	int before;
+
+	close(mkstemp(path));
+	setenv("SLURM_ENERGY_PLUGIN_CONF", path, 1);
+	_write(path, "deadline_milliseconds=70\n");
+	CHECK(_deadline_now() == 70);
+	_write(path, "deadline_milliseconds=7\n");
+	CHECK(_deadline_now() == 70);	/* looked at a moment ago */
+	atomic_store(&hung, true);
+	before = atomic_load(&looks);
+	for (int i = 0; (i < 10000) && (atomic_load(&looks) == before); i++) {
+		CHECK(_deadline_now() == 70);	/* does not return while the folder hangs if it looks itself */
+		usleep(1000);
+	}
+	CHECK(atomic_load(&looks) == before + 1);
+	usleep(1100 * 1000);
+	CHECK(_deadline_now() == 70);
+	CHECK(atomic_load(&looks) == before + 1);	/* one that hangs is enough */
+	atomic_store(&hung, false);
+	for (int i = 0; (i < 10000) && (_deadline_now() != 7); i++)
+		usleep(1000);
+	CHECK(_deadline_now() == 7);
+	unlink(path);
+}
+
 int main(void)
 {
 	RUN(test_the_breaker_stops_asking_after_three_failures_in_a_row);
@@ -265,5 +323,6 @@ int main(void)
 	RUN(test_a_file_that_is_none_leaves_the_defaults);
 	RUN(test_many_bad_lines_make_few_complaints);
 	RUN(test_the_file_is_found_by_the_environment);
+	RUN(test_a_folder_that_hangs_leaves_the_settings_as_they_were);
 	return 0;
 }

@@ -3,7 +3,8 @@
 import os
 import socket
 import stat
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,9 @@ from slurm_energy.wire.codec import Message
 
 PING_SECONDS = 2.0
 STATUS_SECONDS = 15.0
+STARTING_SECONDS = 20.0
+"""A younger daemon may still create its database and look at Slurm for the first time."""
+_START_POLL_SECONDS = 0.5
 START = "systemctl start slurm-energyd, then journalctl -u slurm-energyd"
 _DELIVERY_FIXES = {
     "Invalid credential": "the munge keys differ: the controller's munge.key on the node, then systemctl restart munge",
@@ -40,6 +44,7 @@ _DELIVERY_FIXES = {
 def daemon_checks(situation: HostFacts) -> Iterator[Finding]:
     """Yield what concerns the daemon, as far as this host can tell."""
     if situation.is_controller:
+        await_start(situation.config)
         yield service("slurm-energyd.service", "systemctl enable --now slurm-energyd")
         yield from storage_checks(situation)
         yield from _socket(situation)
@@ -51,6 +56,28 @@ def daemon_checks(situation: HostFacts) -> Iterator[Finding]:
         yield from _daemon_addresses(situation.config)
         yield _delivery(situation)
     yield _authentication(situation)
+
+
+def await_start(config: Config, pause: Callable[[float], None] = time.sleep) -> None:
+    """Wait for a daemon that has just started: what it has not done yet is no fault."""
+    for _ in range(round(STARTING_SECONDS / _START_POLL_SECONDS)):
+        try:
+            reply = asked(config.daemon.socket_path, Message("ping"), PING_SECONDS)
+            is_young = float(reply.fields.get("uptime_seconds", "inf")) < STARTING_SECONDS
+        except (SlurmEnergyError, ValueError):
+            return
+        if not is_young or ("snapshot_age_seconds" in reply.fields and not _is_opening(config)):
+            return
+        pause(_START_POLL_SECONDS)
+
+
+def _is_opening(config: Config) -> bool:
+    """Return whether the daemon has no database yet; it tells root and SlurmUser alone."""
+    try:
+        store = _status(config).get("store", {"revision": "hidden"})
+    except SlurmEnergyError:
+        return True
+    return not isinstance(store, dict) or not store.get("revision") or bool(store.get("problem"))
 
 
 def _socket(situation: HostFacts) -> Iterator[Finding]:
@@ -122,8 +149,9 @@ def _told_by_the_daemon(config: Config) -> Iterator[Finding]:
         yield skip("daemon's status", "it shows an ordinary user little", AS_ROOT)
         return
     store = document["store"]
-    if isinstance(store, dict) and "error" in store:
-        yield fail("daemon's database", str(store["error"]), "see `database` here, then journalctl -u slurm-energyd")
+    trouble = (store.get("error") or store.get("problem")) if isinstance(store, dict) else None
+    if trouble:
+        yield fail("daemon's database", str(trouble), "see `database` here, then journalctl -u slurm-energyd")
     yield journal_finding(lambda: _journal_bytes(config))
     daemon = document.get("daemon")
     daemon = daemon if isinstance(daemon, dict) else {}

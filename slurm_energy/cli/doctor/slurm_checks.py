@@ -17,6 +17,13 @@ from slurm_energy.cli.installing.roles import (
 from slurm_energy.cli.installing.slurm_conf import HOOK_PATH
 from slurm_energy.cli.site import SYSTEM_PATH, plugin_directory, run_command, slurm_command, under
 from slurm_energy.errors import SlurmError
+from slurm_energy.node.settings import (
+    MIN_LIMIT_SECONDS,
+    NO_TIMEOUT,
+    SHARE_OF_SLURMDS,
+    hook_limit_seconds,
+    slurmd_limit_seconds,
+)
 from slurm_energy.node.status import matching_scripts, script_problem
 from slurm_energy.slurm.plugin_file import Release, parse_release, read_plugin_file
 
@@ -41,6 +48,7 @@ def slurm_checks(situation: HostFacts) -> Iterator[Finding]:
     yield _plugstack(situation)
     yield _energy_options(situation)
     yield _prolog_flags(situation)
+    yield _time_of_hooks(situation)
     for name in ("prolog", "epilog"):
         yield _hook(situation, name)
 
@@ -285,6 +293,28 @@ def _prolog_flags(situation: HostFacts) -> Finding:
         "PrologFlags",
         f"{flags or 'empty'}: a node's prolog would wait for the first step",
         f"add Alloc to PrologFlags in {situation.slurm_conf}, then scontrol reconfigure",
+    )
+
+
+def _time_of_hooks(situation: HostFacts) -> Finding:
+    """Return whether hooks give up before slurmd kills them, which drains the node."""
+    subject, limit = "time of hooks", situation.config.node.time_limit_seconds
+    keys = [f"{name}timeout" for name in ("prologepilog", "prolog", "epilog")]
+    said = [re.match(r"\d+", situation.conf.get(key, "")) for key in keys]
+    seconds = [float(match[0]) for match in said if match is not None and float(match[0]) not in NO_TIMEOUT]
+    if not seconds or limit <= hook_limit_seconds(limit, min(seconds)):
+        return ok(subject, f"at most {limit:g} s")
+    slurm_conf = under(situation.root, situation.slurm_conf)
+    seen = [found for verb in ("prolog", "epilog") if (found := slurmd_limit_seconds(slurm_conf, verb)) is not None]
+    if seen and min(seen) <= min(seconds) and SHARE_OF_SLURMDS * min(seconds) > MIN_LIMIT_SECONDS:
+        return ok(
+            subject, f"at most {hook_limit_seconds(limit, min(seconds)):g} s: slurmd gives them {min(seconds):g} s"
+        )
+    wanted = max(MIN_LIMIT_SECONDS, SHARE_OF_SLURMDS * min(seconds))
+    return fail(
+        subject,
+        f"slurmd kills a hook after {min(seconds):g} s and drains the node; ours may take {limit:g} s",
+        f"set time_limit_seconds = {wanted:g} under [node] in slurm-energy.toml on the nodes, or give hooks more time",
     )
 
 

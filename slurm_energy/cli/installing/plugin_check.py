@@ -11,7 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from slurm_energy.cli.installing.roles import JOB_SUBMIT_PLUGIN, LUA_SCRIPT
-from slurm_energy.cli.installing.slurm_conf import is_taken_out, plugin_words
+from slurm_energy.cli.installing.slurm_conf import is_taken_out, plugin_words, read_conf_files, rules_for_lua
 from slurm_energy.cli.site import (
     SYSTEM_PATH,
     plugin_directory,
@@ -35,8 +35,19 @@ from slurm_energy.slurm.plugin_file import (
 _UNIT_FOLDERS = ("/usr/lib/systemd/system", "/lib/systemd/system", "/run/systemd/system", "/etc/systemd/system")
 _EXEC_START = re.compile(r"^\s*ExecStart\s*=\s*[-@:+!]*(/\S+)", re.MULTILINE)
 _MORE_PLACES = ":/opt/slurm/sbin:/usr/local/slurm/sbin"
-_REBUILD = "slurm-energy install --build-plugin (needs make, gcc and this Slurm's headers), then restart slurmctld"
+_REBUILD = (
+    "slurm-energy install --build-plugin (needs make, gcc and this Slurm's headers), then restart slurmctld; "
+    "where nothing can be compiled: slurm-energy install --role controller --job-submit lua"
+)
 BUILD_SECONDS = 300.0
+_LUA_VALUE = re.compile(r"^local ([A-Z_]+) = (\S+)", re.MULTILINE)
+_LUA_RULES = {
+    "ENFORCES_ALL_LIMITS": "EnforcePartLimits=ALL",
+    "HAS_JOB_DEFAULTS": "JobDefaults",
+    "VALIDATES_PREFERENCES": "no ignore_prefer_validation in SchedulerParameters",
+}
+_LUA_FOLDERS = tuple(Path(name) for name in ("/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/local/lib64"))
+_LUA_SOCKET = ("lua/5.*/socket/core.so", "*/lua/5.*/socket/core.so")
 _NUMBER = re.compile(r"^\s*#\s*define\s+SLURM_VERSION_NUMBER\s+0x([0-9a-fA-F]{6})\b", re.MULTILINE)
 
 
@@ -81,6 +92,13 @@ class PluginCheck:
     loads: bool
     taken_out: bool
 
+    @property
+    def works(self) -> bool:
+        """Whether slurmctld starts and asks, or is not meant to ask."""
+        return self.standing in {Standing.RIGHT, Standing.NOT_LISTED} or (
+            self.standing is Standing.LUA and not self.fix
+        )
+
 
 def check_plugin(
     config: Config,
@@ -114,7 +132,8 @@ def check_plugin(
     if "energy" in listed:
         standing, says, fix = _judged(release, file, problem, loads)
     elif "lua" in listed and not taken_out and asks_by_lua(conf_path, root):
-        standing, says, fix = Standing.LUA, _LUA_SAYS, ""
+        standing = Standing.LUA
+        says, fix = next(_lua_faults(config, conf_path, root), (_LUA_SAYS, ""))
     else:
         standing, says, fix = _unlisted(conf_path, problem, taken_out)
     return PluginCheck(
@@ -140,6 +159,28 @@ def asks_by_lua(slurm_conf: Path, root: Path = Path("/")) -> bool:
     except OSError:
         return False
     return str(LUA_SCRIPT) in text and under(root, LUA_SCRIPT).is_file()
+
+
+def _lua_faults(config: Config, conf_path: Path, root: Path) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with our script in Slurm's lua plugin, each with its fix."""
+    text = under(root, LUA_SCRIPT).read_text(encoding="utf-8", errors="replace")
+    values = dict(_LUA_VALUE.findall(text))
+    again = "slurm-energy install --role controller --job-submit lua, then restart slurmctld"
+    asks, listens = values.get("SOCKET", "").strip('"'), config.daemon.plugin_socket_path
+    if asks and asks != listens:
+        yield f"{LUA_SCRIPT} asks at {asks}, the daemon listens at {listens}: jobs go through unchanged", again
+    files = read_conf_files(conf_path, root)
+    for name, is_strict in rules_for_lua(files).items() if files else ():
+        if is_strict and values.get(name) == "false":
+            says = f"{LUA_SCRIPT} is older than what slurm.conf says ({_LUA_RULES[name]})"
+            yield f"{says}: Slurm may refuse a job as the script changes it", again
+    places = [under(root, folder) for folder in _LUA_FOLDERS]
+    if not any(found for place in places for pattern in _LUA_SOCKET for found in place.glob(pattern)):
+        says = "lua-socket is in none of the usual folders: jobs go through unchanged without it"
+        yield (
+            says,
+            "install lua-socket (Debian: lua-socket, RPM: lua-socket) for the Lua of Slurm, then restart slurmctld",
+        )
 
 
 def _unlisted(conf_path: Path, problem: str, taken_out: bool) -> tuple[Standing, str, str]:

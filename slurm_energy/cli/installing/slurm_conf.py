@@ -170,10 +170,12 @@ def rules_for_lua(files: Iterable[ConfFile]) -> dict[str, bool]:
     def says(pattern: str) -> bool:
         return not lines or any(re.search(pattern, line, re.IGNORECASE) for line in lines)
 
+    scheduling = [line for line in lines if re.search(r"(?<!\S)SchedulerParameters\s*=", line, re.IGNORECASE)]
+    hints = [re.search(r"=\s*\S*\bignore_prefer_validation\b", line, re.IGNORECASE) for line in scheduling]
     return {
         "ENFORCES_ALL_LIMITS": says(r'(?<!\S)EnforcePartLimits\s*=\s*"?ALL\b'),
         "HAS_JOB_DEFAULTS": says(r"(?<!\S)JobDefaults\s*="),
-        "VALIDATES_PREFERENCES": not lines or not says(r"(?<!\S)SchedulerParameters\s*=\s*\S*ignore_prefer_validation"),
+        "VALIDATES_PREFERENCES": not hints or not all(hints),  # of several lines Slurm takes one
     }
 
 

@@ -1,12 +1,13 @@
-"""The hooks' quick reading of plain settings files says what tomllib says, or nothing."""
+"""The hooks' quick reading of plain settings files says what tomllib says, or nothing; how long slurmd gives a hook."""
 
 import tomllib
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_energy.node.settings import plain_document
+from slurm_energy.node.settings import hook_limit_seconds, plain_document, slurmd_limit_seconds
 
 PLAIN = """\
 # what a site sets
@@ -118,3 +119,36 @@ def _toml(value: bool | int | float | str) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return f'"{value}"' if isinstance(value, str) else repr(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "prolog", "epilog"),
+    [
+        ("", None, None),
+        ("PrologEpilogTimeout=10", 10.0, 10.0),
+        ('  prologepilogtimeout = "10" # s', 10.0, 10.0),
+        ("PrologTimeout=3\nPrologEpilogTimeout=10", 3.0, 10.0),  # from Slurm 25.05 on
+        ("EpilogTimeout=4", None, 4.0),
+        ("PrologEpilogTimeout=65534", None, None),
+        ("PrologEpilogTimeout=0", None, None),
+        ("#PrologEpilogTimeout=10", None, None),
+        ("KillOnPrologEpilogTimeout=10\nPrologEpilogTimeout=", None, None),
+        ("\udcff\x00PrologEpilogTimeout=1\nPrologEpilogTimeout=6", 6.0, 6.0),
+    ],
+)
+def test_what_slurmd_gives_a_hook_is_read_from_slurm_conf(
+    tmp_path: Path, text: str, prolog: float | None, epilog: float | None
+) -> None:
+    conf = tmp_path / "slurm.conf"
+    conf.write_bytes(text.encode("utf-8", "surrogateescape"))
+    assert (slurmd_limit_seconds(conf, "prolog"), slurmd_limit_seconds(conf, "epilog")) == (prolog, epilog)
+
+
+def test_no_slurm_conf_gives_no_limit(tmp_path: Path) -> None:
+    assert slurmd_limit_seconds(None, "prolog") is None
+    assert slurmd_limit_seconds(tmp_path, "prolog") is None
+
+
+@pytest.mark.parametrize(("slurmd", "limit"), [(None, 5.0), (60.0, 5.0), (5.0, 3.0), (1.0, 0.6), (0.1, 0.5)])
+def test_a_hook_gives_up_well_before_slurmd_would_kill_it(slurmd: float | None, limit: float) -> None:
+    assert hook_limit_seconds(5.0, slurmd) == pytest.approx(limit)
