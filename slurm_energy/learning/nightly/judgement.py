@@ -121,7 +121,6 @@ def _history(
     twin = night.twin
     evidence = SiteEvidence(
         cluster=cluster,
-        database_url=config.store.url,
         states=night.history.states,
         runs=night.history.runs,
         split_seconds=night.history.split_seconds,
