@@ -198,7 +198,7 @@ class SoftActorCritic:
             quantiles = self._targets(batch.following).lower()
             next_value = soft_value(decisions.options, quantiles, self._temperature.value)
         discount = self._settings.discount**durations
-        return bootstrapped(reward, discount, batch.goes_on, next_value, self._network.config.quantiles)
+        return bootstrapped(reward, discount, batch.continues, next_value, self._network.config.quantiles)
 
     def _step(self, optimiser: Adam, parameters: Sequence[Parameter], loss: Tensor) -> None:
         if not bool(torch.isfinite(loss)):
@@ -275,7 +275,7 @@ def soft_value(distribution: OptionDistribution, quantiles: Tensor, temperature:
 
 
 def bootstrapped(
-    reward: Tensor, discount: Tensor, goes_on: Tensor, next_value: Tensor | None, quantiles: int
+    reward: Tensor, discount: Tensor, continues: Tensor, next_value: Tensor | None, quantiles: int
 ) -> Tensor:
     r"""Return the targets of the critics, [batch, quantiles].
 
@@ -288,14 +288,14 @@ def bootstrapped(
     Args:
         reward: [batch].
         discount: Of what follows, [batch].
-        goes_on: Rows that something follows, [going on].
+        continues: Rows that something follows, [continuing].
         next_value: Value of what follows, [going on, quantiles]; None where nothing does in the whole batch.
         quantiles: How many there are.
     """
     target = reward[:, None].expand(-1, quantiles)
     if next_value is None:
         return target
-    return target.index_add(0, goes_on, discount[goes_on, None] * next_value)
+    return target.index_add(0, continues, discount[continues, None] * next_value)
 
 
 def critic_loss(first: Tensor, second: Tensor, target: Tensor) -> Tensor:

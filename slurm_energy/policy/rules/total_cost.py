@@ -40,7 +40,7 @@ _POWER_STEP, _POWER_CEILING = 0.2, 3.0
 
 
 class PowerPrice:
-    """The dual variable of the power budget: what a joule costs on top while power is what everybody waits for."""
+    """The dual variable of the power budget: what a joule costs on top while power is what all jobs wait for."""
 
     def __init__(self) -> None:
         self.price = 0.0

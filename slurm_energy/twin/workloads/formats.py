@@ -200,7 +200,7 @@ def load_workload(
         path: The file.
         format: `auto` recognises it by its first lines.
         skip_bad: Count rows that cannot be used instead of refusing the file; None leaves it to the options.
-        options: What the format's loader may be told.
+        options: Options of the format's loader.
 
     Raises:
         WorkloadError: the format is unknown, or is accounting, which has to be converted first; the file or a row of
@@ -221,7 +221,7 @@ def load_workload(
 
 
 def recognised_format(path: Path) -> Format:
-    """Return a file's format, told by its first lines.
+    """Return a file's format, recognised by its first lines.
 
     Raises:
         WorkloadError: the file cannot be read, is empty, or is of no known format.

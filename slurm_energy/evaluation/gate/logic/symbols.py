@@ -107,7 +107,7 @@ class Path:
         return len(self._taken) < len(self._replayed)
 
     def assume(self, condition: object) -> None:
-        """Go on only where a condition holds."""
+        """Continue only where a condition holds."""
         if not isinstance(condition, Truth):
             if not condition:
                 raise Infeasible
