@@ -52,7 +52,7 @@ FORMS = {
     ),
     "alike": Form(
         tests=("tests/unit/twin/test_one_policy_world.py", "tests/unit/learning/nightly/test_sequential.py"),
-        says="a thousand jobs under every network in the twin and on snapshots; two hundred years of equal policies",
+        says="a thousand jobs under every network and policy in both worlds; two hundred years of equal policies",
     ),
     "time-limits": Form(
         tests=("tests/integration/test_results_quick.py",),

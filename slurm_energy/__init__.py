@@ -32,7 +32,7 @@ def __getattr__(name: str) -> "Any":
     """Return a public name from the module that has it."""
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module  # noqa: PLC0415  # only whoever uses the API pays for it
+    from importlib import import_module  # noqa: PLC0415  # only a user of the API pays for it
 
     value = getattr(import_module(_MODULE_OF[name]), name)
     globals()[name] = value

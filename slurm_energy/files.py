@@ -150,7 +150,7 @@ def require_private(root: Path, folders: tuple[str, ...] = ()) -> None:
     """
     parent = root.parent.stat()
     if parent.st_mode & stat.S_IWOTH and not parent.st_mode & stat.S_ISVTX:
-        raise SpoolError(f"{root} is refused: everybody can replace it in {root.parent}: chmod o-w {root.parent}")
+        raise SpoolError(f"{root} is refused: every user can replace it in {root.parent}: chmod o-w {root.parent}")
     for path in (root, *(root / name for name in folders)):
         try:
             status = path.lstat()
@@ -164,9 +164,9 @@ def require_private(root: Path, folders: tuple[str, ...] = ()) -> None:
             continue
         if not stat.S_ISDIR(status.st_mode):
             raise SpoolError(f"{path} is refused: it is not a folder")
-        if strangers := owners - {0, os.geteuid()}:
+        if others := owners - {0, os.geteuid()}:
             raise SpoolError(
-                f"{path} is refused: it belongs to user {min(strangers)}; look at what is in it, then chown it to root"
+                f"{path} is refused: it belongs to user {min(others)}; look at what is in it, then chown it to root"
             )
         if status.st_mode & 0o022:
             raise SpoolError(

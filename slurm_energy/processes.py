@@ -1,4 +1,4 @@
-"""Worker processes that do not outlive whoever started them."""
+"""Worker processes that do not outlive the process that started them."""
 
 import multiprocessing
 import os

@@ -18,5 +18,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    # Not in a batch: on SQLite that makes the table anew, and dropping the old one takes its clocks with it.
+    # Not in a batch: on SQLite that rebuilds the table, and dropping the old one takes its clocks with it.
     op.drop_column("decision", "estimate_gpu_type")

@@ -35,6 +35,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    # Not in a batch: on SQLite that makes the table anew, and dropping the old one takes its rows' readings with it.
+    # Not in a batch: on SQLite that rebuilds the table, and dropping the old one takes its rows' readings with it.
     op.drop_column("node_energy", "clock_offset_seconds")
     op.drop_table("journal_position")

@@ -148,7 +148,7 @@ extern energy_applied_t energy_job_partition(job_desc_msg_t *job, uint32_t submi
 	name_list_t own = { 0 }, wanted = { 0 };
 	const char *said = energy_job_entry(job, ENERGY_ENTRY_OPEN);
 	bool names = energy_is_set(job->partition);
-	/* Whoever answers, a user who said no keeps his partitions as a condition. */
+	/* Whichever policy answers, a user who said no keeps his partitions as a condition. */
 	bool widens = !names || (open && (!said || !strcmp(said, "on")));
 	energy_order_t list = { .job = job, .submit_uid = submit_uid, .widens = widens };
 	const char *objection;

@@ -380,7 +380,7 @@ def burst(engine: Engine, jobs: int, readers: int) -> None:
         thread.join()
     print(
         f"{jobs} ends with {readers} readers: {wall:.1f} s, {1e3 * cpu / jobs:.1f} ms CPU of the writing thread a job, "
-        f"longest transaction {longest:.2f} s, {sum(answered)} reports answered meanwhile"
+        f"longest transaction {longest:.2f} s, {sum(answered)} reports answered in that time"
     )
 
 

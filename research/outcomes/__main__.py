@@ -26,9 +26,15 @@ from torch_geometric.loader import DataLoader
 
 from research.outcomes.reached import reached_table, run_missing
 from slurm_energy.estimation.run_time import EndedRun, RunTimes
-from slurm_energy.learning.outcomes.network import OutcomeModel, site_graph
 from slurm_energy.learning.outcomes.sites import DrawnSite, random_site
-from slurm_energy.learning.outcomes.training import FIRST_HELD_OUT, FIRST_TRAINED, UPPER, trained
+from slurm_energy.learning.outcomes.training import (
+    FIRST_HELD_OUT,
+    FIRST_TRAINED,
+    UPPER,
+    OutcomeModel,
+    site_graph,
+    trained,
+)
 from slurm_energy.policy.gnn.outcomes.graph import KNOTS, clock_columns
 from slurm_energy.policy.gnn.outcomes.inference import loaded_network
 

@@ -4,7 +4,7 @@
 
 The laboratory's cluster in the simulated world (a100, a40 and v100 partitions, a100 the default one), routing open,
 jobs that name no partition, policies as the installed product serves them: what is known of a job is what runs of its
-name have told. Changes are against decisions at submission alone.
+name have shown. Changes are against decisions at submission alone.
 """
 
 import argparse

@@ -26,7 +26,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """What a policy shall reach in a case.
+    """What a policy must reach in a case.
 
     `value` reads the figure itself and `largest` its largest value of all seeds, `difference` and `percent` its
     paired difference from the policy `against`, as it is or in per cent, and `undisturbed` that from the same policy

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import log
 from pathlib import Path
-from statistics import fmean, median
+from statistics import median
 from typing import Any
 
 LINK_GIGABYTES_PER_SECOND = 1.25
@@ -95,12 +95,6 @@ def zeus_sweep(rows: Iterable[Mapping[str, str]]) -> Sweep:
             limit: (seconds[-1] / time, power) for limit, time, power in zip(limits, seconds, watts, strict=True)
         }
     return sweep
-
-
-def relative_speeds(sweep: Sweep) -> list[float]:
-    """Return the mean relative speed at each power limit, ascending, the last 1."""
-    limits = sorted(next(iter(sweep.values())))
-    return [fmean(points[limit][0] for points in sweep.values()) for limit in limits]
 
 
 def pair_watts(context: float, alone: tuple[float, float], speeds: tuple[float, float], limit: float) -> float:

@@ -312,7 +312,7 @@ def _say(candidate: str, word: str, comment: str, rating: int | None = None) -> 
 
 
 def _version_and_summary(config: Config, name: str) -> tuple[str, str]:
-    """Return version and summary; of a learned policy from its files, since torch is for whoever serves it."""
+    """Return version and summary; of a learned policy from its files, since torch is for the process that serves it."""
     if name not in LEARNED:
         built = create_policy(replace(config, policy=replace(config.policy, name=name)))
         return built.version, policy_summary(policy_name(name))

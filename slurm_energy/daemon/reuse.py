@@ -257,7 +257,7 @@ class NamesWithRuns:
     def __init__(self) -> None:
         self._tables: dict[str, dict[int | str, int]] = {}
         self._coming: dict[str, dict[int | str, int]] = {}
-        """Of tables that come anew in parts: the one before it is in use until the last part is there."""
+        """Of tables that are replaced in parts: the one before it is in use until the last part is there."""
 
     def add(self, table: str, names: Iterable[tuple[int | str, str]], *, first: bool, last: bool) -> None:
         """Take names of one table of the history; `first` begins it again, with `last` it is whole."""

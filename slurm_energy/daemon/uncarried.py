@@ -30,7 +30,7 @@ class UncarriedDecisions:
         self._asking: asyncio.Task[None] | None = None
 
     def keep(self, decision_id: DecisionId, entry: DecisionEntry) -> None:
-        """Keep what the node of a job is to be told when it asks; the oldest go first."""
+        """Keep what the node of a job is to hear when it asks; the oldest go first."""
         self.entries[decision_id] = entry
         while len(self.entries) > MAX_ENTRIES:
             del self.entries[next(iter(self.entries))]

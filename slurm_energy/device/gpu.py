@@ -1,4 +1,4 @@
-"""What hooks need of a GPU, whoever made it: read its settings; set, verify and restore its clock.
+"""What hooks need of a GPU, of any vendor: read its settings; set, verify and restore its clock.
 
 NVML does not say whether and where clocks are locked. What a site locks by itself is therefore stated by
 `node.site_locked_clocks_mhz`; without an entry there, restoring means giving the clock back to the driver.

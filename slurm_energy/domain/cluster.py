@@ -163,7 +163,7 @@ class NodeSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionState:
-    """One partition; None means no limit, an empty tuple of names means everybody."""
+    """One partition; None means no limit, an empty tuple of names means every user."""
 
     name: PartitionName
     is_default: bool

@@ -55,7 +55,7 @@ class GpuCountOption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuScaling:
-    """How much faster a job's work goes on more GPUs.
+    """How much faster a job's work runs on more GPUs.
 
     What n GPUs lose is n / speed-up - 1: 0 without any loss, 1 where half of them are wasted. It is about a straight
     line over n - 1 on logarithmic scales, of nearly the same slope for every application measured; applications differ

@@ -22,7 +22,7 @@ _NUMBERS = ("batch_size", "epochs", "steps")
 class ScriptFeatures:
     """Features of one job's script; empty and None where it says nothing.
 
-    The wrapper takes words from fixed lists only, so that no path, token or name of a person can be among them. Whoever
+    The wrapper takes words from fixed lists only, so that no path, token or name of a person can be among them. Who
     submits can send others in their form: only that user's own estimates rest on them.
     """
 

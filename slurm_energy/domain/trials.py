@@ -9,7 +9,7 @@ from slurm_energy.errors import ValueRangeError
 CAUTION = 1.5
 """A slowdown counts with this many standard errors more."""
 OUTDATED = "before the job changed"
-"""Reason of a trial that was answered for work that the job did not go on with."""
+"""Reason of a trial that was answered for work that the job did not continue with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class ClockTrial:
     error: float | None
     """Standard error of it."""
     kept: bool
-    """Whether the job went on at this clock."""
+    """Whether the job continued at this clock."""
     source: str = ""
     """`power`, `progress`, or empty where nothing was answered."""
     reason: str = ""
@@ -73,7 +73,7 @@ class NamedTrial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnedClock:
-    """What runs of one name measured of the clock that they went on with on one GPU type."""
+    """What runs of one name measured of the clock that they continued with on one GPU type."""
 
     sm_clock_mhz: int
     default_clock_mhz: int

@@ -77,7 +77,7 @@ def job_group(name: str, script_key: str | None) -> str:
 
 
 def script_family(script: ScriptFeatures) -> str:
-    """Return what jobs of one kind of work share, whoever runs them: the model, else the code, else the programs."""
+    """Return what jobs of one kind of work share, of any user: the model, else the code, else the programs."""
     programs = [program for program in script.programs if program not in _INTERPRETERS]
     return script.model or script.code or ",".join(sorted(programs))
 

@@ -62,7 +62,7 @@ class LimitHabits:
 
         A run that its limit cut off under a lower clock might have ended within it at the default one: it counts by
         the share that it had used of its limit there, as one that a lower clock brings to its end. At the default clock
-        it would have been cut off all the same.
+        it would have been cut off anyway.
         """
         counts: Counter[int] = Counter()
         highest: dict[int | str, float] = {}

@@ -1,4 +1,4 @@
-"""How much faster a job's work goes on more GPUs, with its doubt.
+"""How much faster a job's work runs on more GPUs, with its doubt.
 
 What more GPUs lose is loss = GPUs / speed-up - 1: 0 without any loss, 1 where half of them are wasted. Its logarithm is
 nearly a line over log(GPUs - 1) for every application measured; applications differ in where the line begins, and

@@ -36,7 +36,7 @@ _SETTLED = 5e-4
 _MAX_FITTED = 2_000
 """Names that mean and covariance are found from; more say nothing new and cost time."""
 _MAX_NAMES_OF_A_USER = 100
-"""Of these, names of one user: nobody shall make the picture of all others' work."""
+"""Of these, names of one user: no one user may make the picture of all others' work."""
 _AT_ONCE = 1_000
 
 

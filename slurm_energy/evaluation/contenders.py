@@ -12,7 +12,7 @@ from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.policy.automatic import AUTOMATIC, chosen_policy, named_folder
 from slurm_energy.policy.placement import Knowledge, PlacementRule
 from slurm_energy.policy.prices import MODE_WEIGHTS
-from slurm_energy.policy.registry import create_rule, known_policy_names, policy_fault, rule_settings
+from slurm_energy.policy.registry import EXACT, create_rule, known_policy_names, policy_fault, rule_settings
 from slurm_energy.policy.rules.settings import (
     TOTAL_COST,
     Setting,
@@ -82,12 +82,16 @@ def served_names() -> tuple[str, ...]:
 def create_contender(text: str) -> PlacementRule:
     """Return what a policy's text means, `[clairvoyant/ | neighbours/ | daemon/]NAME[:KEY=VALUE,…]`.
 
+    A policy that is asked at submissions alone runs as the daemon serves it, with or without the prefix.
+
     Raises:
         PolicyError: there is no such policy.
         ConfigError: a setting is unknown or cannot be used.
     """
     if text.startswith(SERVED):
         return _served(text)
+    if policy_name(text) == EXACT:
+        return _served(SERVED + text)
     for prefix, knowledge in KNOWLEDGE_PREFIXES.items():
         if text.startswith(prefix):
             rule = create_rule(text.removeprefix(prefix))

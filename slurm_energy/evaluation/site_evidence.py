@@ -14,8 +14,6 @@ class SiteEvidence:
     """The evidence of one night."""
 
     cluster: ClusterName
-    database_url: str
-    """Of the site, for what is not here: the log of decisions, and earlier candidates."""
     states: tuple[JobState, ...]
     """Ended jobs with GPUs, in the order of their ends."""
     runs: tuple[ClockedRun, ...]

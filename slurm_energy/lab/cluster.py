@@ -216,7 +216,7 @@ class Lab:
         self._service("pause", "energyd")
 
     def resume_daemon(self) -> None:
-        """Let a paused slurm-energyd go on."""
+        """Let a paused slurm-energyd continue."""
         self._service("resume", "energyd")
 
     def restart_slurmctld(self) -> None:

@@ -174,15 +174,15 @@ def follow(layout: Layout, launcher: Launcher, limit_seconds: float, progress: P
         LabError: a step failed or the time is over; the message has the end of the logs.
     """
     end = time.monotonic() + limit_seconds
-    told = 0
+    reported = 0
     while True:
         ended = launcher.process.poll() is not None
         steps = _lines(layout.log / "start.log")
-        for step in steps[told:]:
+        for step in steps[reported:]:
             if step == "up":
                 return
             progress(step)
-        told = len(steps)
+        reported = len(steps)
         last = steps[-1] if steps else "starting"
         if ended:
             raise LabError(f"the lab in {layout.directory} {last}:\n{failure_text(layout)}")

@@ -137,7 +137,7 @@ def gres_conf(spec: LabSpec, layout: Layout, host: Host) -> str:
 
 
 def fake_gpus_conf(spec: LabSpec, layout: Layout, host: Host) -> str:
-    """Return the GPUs that slurmd shall find, each with its links in the driver's order, as AutoDetect has them."""
+    """Return the GPUs that slurmd is to find, each with its links in the driver's order, as AutoDetect has them."""
     (partition,) = spec.partitions
     gpus = node_gpus(partition, partition.node_names[0])
     lines = []

@@ -156,7 +156,7 @@ class Ranks:
             return
         self._averaged += 1
         with _spoken():
-            self._agree(goes_on=True)
+            self._agree(continues=True)
             held = list(parameters)
             device = held[0].device
             reached = torch.tensor([float(parameter.grad is not None) for parameter in held])
@@ -177,7 +177,7 @@ class Ranks:
         """
         if self.count > 1:
             with _spoken():
-                self._agree(goes_on=False)
+                self._agree(continues=False)
         self._averaged = 0
 
     def any_of(self, flag: bool) -> bool:
@@ -235,12 +235,12 @@ class Ranks:
                 found.append(received.numpy().tobytes())
             return found
 
-    def _agree(self, *, goes_on: bool) -> None:
-        going = torch.tensor([float(goes_on)])
+    def _agree(self, *, continues: bool) -> None:
+        going = torch.tensor([float(continues)])
         distributed.all_reduce(going)
         if 0.0 < float(going) < self.count:
             raise TrainingError(
-                f"{int(going)} of {self.count} ranks make an update number {self._averaged + (not goes_on)} in this "
+                f"{int(going)} of {self.count} ranks make an update number {self._averaged + (not continues)} in this "
                 "round, the others have made all of theirs: the number of updates must not depend on a rank's episodes"
             )
 

@@ -116,7 +116,7 @@ def train_in_rounds(
     ):
         rounds = Rounds(learner, runner, log, _Keep(settings, folder), plan)
         if state is not None:
-            rounds.go_on_from(state)
+            rounds.resume_from(state)
         try:
             is_complete = rounds.run(ranks, stop, report)
         except SlurmEnergyError:

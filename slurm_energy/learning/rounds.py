@@ -114,7 +114,7 @@ class Rounds:
         self._best: float | None = None
         self._figures: Mapping[str, float] = {}
 
-    def go_on_from(self, state: TrainingState) -> None:
+    def resume_from(self, state: TrainingState) -> None:
         """Count on from where a state ended; its learner has been restored."""
         self.done, self._best = state.rounds, state.best_score
 

@@ -122,7 +122,7 @@ def _ask(
     """Return the newest entry that a daemon knows, None where it knows none, and what it says of that.
 
     An entry counts only with a proof that the daemon sent it: signed with the shared key, or in a credential that munge
-    made for root or SlurmUser. Whoever else listens at the daemon's port sets no clock.
+    made for root or SlurmUser. Another process that listens at the daemon's port sets no clock.
     """
     from slurm_energy.wire.authentication import check_newest, load_key  # noqa: PLC0415  # most prologs ask nothing
     from slurm_energy.wire.client import exchange_tcp  # noqa: PLC0415

@@ -140,7 +140,7 @@ def _wait(context: HookContext, state: SamplerState, until_seconds: float, sleep
 
 
 def _follow_trials(state: SamplerState, jobs: GpuHolders, presence: Presence) -> None:
-    """End trials that may not go on, and keep what they found in the heartbeat."""
+    """End trials that may not continue, and keep what they found in the heartbeat."""
     if state.trials is None:
         return
     if state.heartbeat.rescued or state.heartbeat.contradicted:

@@ -438,7 +438,7 @@ class PlacementRule:
         return lambda: found
 
     def rerouted(self, view: ClusterView) -> Mapping[int, "Reroute"]:  # noqa: ARG002  # the hook's form
-        """Return by job id where jobs that wait shall wait from now on; asked as often as `control`."""
+        """Return by job id where jobs that wait must wait from now on; asked as often as `control`."""
         return {}
 
     def control(self, view: ClusterView) -> Mapping[int, int]:  # noqa: ARG002  # the hook's form

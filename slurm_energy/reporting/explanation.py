@@ -223,15 +223,15 @@ def _times(job: JobEnergyRecord) -> list[str]:
         ("started", job.started_at_seconds),
         ("ended", job.ended_at_seconds),
     )
-    told = [f"{word} {moment_text(seconds)}" for word, seconds in known if seconds is not None]
-    return [", ".join(told)] if told else []
+    parts = [f"{word} {moment_text(seconds)}" for word, seconds in known if seconds is not None]
+    return [", ".join(parts)] if parts else []
 
 
 def _gpu_table(gpus: tuple[GpuOutcomeRecord, ...]) -> FittedTable:
     rows = []
     for gpu in gpus:
         attempt = f" (attempt {gpu.restart_count + 1})" if gpu.restart_count else ""
-        told = [*([] if gpu.reason is None else [gpu.reason]), ", ".join(gpu.flags)]
+        parts = [*([] if gpu.reason is None else [gpu.reason]), ", ".join(gpu.flags)]
         rows.append(
             (
                 f"{gpu.node}{attempt}",
@@ -243,7 +243,7 @@ def _gpu_table(gpus: tuple[GpuOutcomeRecord, ...]) -> FittedTable:
                 clock_text(gpu.default_clock_mhz),
                 energy_text(gpu.joules, gpu.error_share),
                 gpu.source.value if gpu.scope.value == "gpu" else f"{gpu.source.value}, {gpu.scope.value}",
-                "; ".join(filter(None, told)) or "-",
+                "; ".join(filter(None, parts)) or "-",
             )
         )
     return FittedTable(columns=_GPU_COLUMNS, rows=rows)

@@ -14,7 +14,7 @@ from slurm_energy.reporting.energy_table import TITLES, period_text
 from slurm_energy.reporting.visible import visible
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f3c8d", "#666666", "#8c564b", "#17becf")
-"""Okabe and Ito (2008) first: told apart by people who do not see red and green."""
+"""Okabe and Ito (2008) first: distinguished by people who do not see red and green."""
 MAX_BARS = 60
 MAX_GROUPS = 9
 """In one plot; the others are one colour or bar together."""

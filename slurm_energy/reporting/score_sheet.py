@@ -1,59 +1,18 @@
-"""The score sheet of a candidate policy: text of 80 columns, and a page with plots."""
+"""The score sheet of a candidate policy as a page with plots."""
 
 import time
-from collections.abc import Iterator
-from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
 from slurm_energy.reporting.quantities import moment_text
 from slurm_energy.reporting.templates import page_template
-from slurm_energy.reporting.visible import visible
 
 if TYPE_CHECKING:  # a sheet is shown where the gate's libraries are not installed
     from slurm_energy.evaluation.gate.sheet import FigureInterval, ScoreSheet, StageResult
 
-_WIDTH = 80
 _RATIOS = ("saving", "error", "longer")
 """First words of intervals that are ratios."""
-
-
-def score_sheet_text(sheet: "ScoreSheet") -> str:
-    """Return a sheet as lines of at most 80 columns."""
-    return "\n".join(_lines(sheet)) + "\n"
-
-
-def _lines(sheet: "ScoreSheet") -> Iterator[str]:
-    stopped = sheet.stopped_by
-    yield f"Candidate {visible(sheet.candidate_id)}"
-    yield f"against   {visible(sheet.incumbent_id)}, judged {moment_text(sheet.judged_at_seconds)}"
-    yield ""
-    yield "PASSED" if sheet.passed else f"STOPPED by stage {'none' if stopped is None else stopped.stage}"
-    if sheet.hyperscore is not None:
-        yield f"value {sheet.value:.3f}, HyperScore {sheet.hyperscore:.1f}"
-    if sheet.needs_person:
-        yield "very different: a person must approve it"
-    for stage in sheet.stages:
-        yield ""
-        weight = sheet.weights.get(stage.stage)
-        score = "" if stage.score is None else f"score {stage.score:.2f}"
-        counted = "" if weight is None else f"counts {weight:.0%}"
-        yield f"{stage.stage:<16}{stage.verdict.value:<12}{score:<12}{counted:<12}{stage.seconds:>8.1f} s"
-        yield from _wrapped(stage.summary)
-        for name, interval in stage.intervals.items():
-            yield from _wrapped(f"{name}: {interval_words(name, interval)}")
-        for note in stage.notes:
-            yield from _wrapped(note)
-    if sheet.review:
-        yield ""
-        yield "Decisions to look at"
-        for item in sheet.review:
-            yield from _wrapped(f"[{item.why}] {item.job}: {item.incumbent} -> {item.candidate}")
-
-
-def _wrapped(text: str) -> list[str]:
-    return wrap(str(visible(text)), _WIDTH, initial_indent="    ", subsequent_indent="      ")
 
 
 def interval_words(name: str, interval: "FigureInterval") -> str:

@@ -266,7 +266,7 @@ class JsonRows:
                 return
 
     def _value(self) -> Generator[None, None, object]:
-        """Read a value of any kind; it is whole when a mark or a blank follows: `2` could go on as `2.5e3`."""
+        """Read a value of any kind; it is whole when a mark or a blank follows: `2` could continue as `2.5e3`."""
         if not (yield from self._next()):
             raise ValueError(_END)
         while True:

@@ -56,8 +56,8 @@ UNAVAILABLE_STATES = frozenset(
     }
 )
 _PAIR = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z0-9_/:]*)=(\S*)")
-_EVERYBODY = frozenset({"all", "(null)", "n/a", ""})
-_NOTHING = _EVERYBODY | {"no", "none", "unlimited", "0", "off"}
+_EVERY_USER = frozenset({"all", "(null)", "n/a", ""})
+_NOTHING = _EVERY_USER | {"no", "none", "unlimited", "0", "off"}
 _LIST_KEYS = ("AllowGroups", "AllocNodes", "QoS", "MaxMemPerCPU")
 _DEFAULT_KEYS = ("JobDefaults", "DefMemPerNode", "DefMemPerCPU", "TRESBillingWeights")
 _PLACING_KEYS = ("MinNodes", "MaxNodes", "OverSubscribe", "PreemptMode", "ExclusiveUser", "LLN")
@@ -94,7 +94,7 @@ def node_gpus(configured: object, used: object) -> tuple[NodeGpus, ...]:
     """Return the GPUs of a node by type, from texts such as `gpu:a100:4(S:0-1)` and `gpu:a100:3(IDX:0-2)`.
 
     Raises:
-        BadRow: the texts cannot be read: guessing a node's GPUs would send jobs astray.
+        BadRow: the texts cannot be read: guessing a node's GPUs would send jobs to wrong nodes.
     """
     try:
         have = parse_gpus(_gres_text(configured))
@@ -173,7 +173,7 @@ def _terms(row: Mapping[str, object], keys: Iterable[str]) -> tuple[str, ...]:
 
 
 def _listed(value: object) -> tuple[str, ...]:
-    return () if not isinstance(value, str) or value.strip().lower() in _EVERYBODY else names(value)
+    return () if not isinstance(value, str) or value.strip().lower() in _EVERY_USER else names(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -274,7 +274,7 @@ def _typed_exclusive(submit_line: str) -> bool:
         return False
     try:
         given = split_arguments(typed, ENERGY_OPTIONS).components[0]
-    except ValueRangeError:  # blanks inside an argument cannot be told from those between two
+    except ValueRangeError:  # blanks inside an argument cannot be distinguished from those between two
         return False
     return any(option.name == "exclusive" and keeps_others_out(option.value) for option in given)
 

@@ -13,7 +13,7 @@ from slurm_energy.slurm.json_client import CommandSettings, command_environment
 logger = logging.getLogger(__name__)
 
 KEPT_SECONDS = 300.0
-"""A role that is taken away ends here so much later."""
+"""A role that is removed ends here so much later."""
 TIMEOUT_SECONDS = 10.0
 
 

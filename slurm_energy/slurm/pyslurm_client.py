@@ -22,7 +22,7 @@ _SERIES = re.compile(r"[0-9]{2}\.[0-9]{2}")
 
 
 class AccountingReader(Protocol):
-    """Whoever reads accounting; pyslurm's own database reader is not used."""
+    """What reads accounting; pyslurm's own database reader is not used."""
 
     def read_ended_jobs(self, job_ids: Sequence[JobId]) -> tuple[JobState, ...]:
         """Return what accounting knows of some jobs."""

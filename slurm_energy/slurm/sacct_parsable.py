@@ -152,14 +152,19 @@ def _rows(text_of_file: str, delimiter: str) -> Iterator[_Line]:
 
 
 def _unquoted_rows(text_of_file: str, delimiter: str) -> Iterator[_Line]:
-    """Yield rows of lines; a line that begins no row goes on with the one before: its job's name holds a line break."""
+    """Yield rows of lines; a line that begins no row continues the one before: its job's name holds a line break."""
     header: list[str] = []
     pending: _Line | None = None
     lines = 0
     for number, line in enumerate(text_of_file.split("\n"), start=1):
         cells = line.removesuffix("\r").split(delimiter)
         is_header = _is_header(_names(cells))
-        if pending is not None and not is_header and lines < MAX_CELL_LINES and _goes_on(header, pending.cells, cells):
+        if (
+            pending is not None
+            and not is_header
+            and lines < MAX_CELL_LINES
+            and _continues(header, pending.cells, cells)
+        ):
             joined = [*pending.cells[:-1], f"{pending.cells[-1]}\n{cells[0]}", *cells[1:]]
             pending, lines = _Line(pending.number, joined), lines + 1
             continue
@@ -172,7 +177,7 @@ def _unquoted_rows(text_of_file: str, delimiter: str) -> Iterator[_Line]:
         yield pending
 
 
-def _goes_on(header: Sequence[str], row: Sequence[str], cells: Sequence[str]) -> bool:
+def _continues(header: Sequence[str], row: Sequence[str], cells: Sequence[str]) -> bool:
     """Return whether a line is the rest of the row before it, and no row by itself."""
     at = next((header.index(name) for name in ("jobid", "jobidraw") if name in header), None)
     if at is None or len(row) > len(header) or (len(row) == len(header) and header[-1] not in _FREE_TEXTS):

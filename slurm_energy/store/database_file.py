@@ -211,7 +211,7 @@ def close_database(engine: Engine) -> None:
         return
     if file is not None:
         with suppress(SQLAlchemyError, StoreError), engine.connect() as connection:
-            # Into the file that is open: somebody else's connection to it would keep its log from being brought there.
+            # Into the file that is open: another connection to it would keep its log from being brought there.
             connection.connection.driver_connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # type: ignore[union-attr]  # SQLite's
         file.open_again()
     engine.dispose()

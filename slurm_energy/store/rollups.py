@@ -246,7 +246,7 @@ def _empty_hour(session: Session, cluster: ClusterName, start: int, limit: int) 
     row_ids = session.scalars(select(JobRow.row_id).where(*of_hour).limit(limit).with_for_update()).all()
     _make_stale(session, cluster, {start})
     _take_rows_out(session, row_ids)
-    # Not by their number: rows that another process has changed meanwhile are left out of what was found.
+    # Not by their number: rows that another process has changed in between are left out of what was found.
     if session.scalar(select(JobRow.row_id).where(*of_hour).limit(1)) is None:
         row = RollupPeriodRow
         of_period = (row.cluster == cluster, row.period_seconds == HOUR_SECONDS, row.starts_at_seconds == start)

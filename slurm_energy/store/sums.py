@@ -1,7 +1,7 @@
 """Sums that are kept up as reports come: over the GPUs of each node's report, and over all reports of a partition.
 
 Those of a report rest on the readings, on the clocks that were decided and on the job's numbers, which come in any
-order: whoever stores one of these makes the sums again. Those of a partition cost nothing to ask for: metrics do.
+order: what stores one of these makes the sums again. Those of a partition cost nothing to ask for: metrics do.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -396,7 +396,7 @@ class ClockTrialRow(Base):
     error: Mapped[float | None] = mapped_column(FiniteDouble)
     """Standard error of it."""
     kept: Mapped[bool] = mapped_column(Boolean)
-    """Whether the job went on at this clock."""
+    """Whether the job continued at this clock."""
     source: Mapped[str] = mapped_column(String(16))
     """`power`, `progress`, or empty where nothing was answered."""
     reason: Mapped[str] = mapped_column(BoundedText(255))

@@ -138,7 +138,7 @@ def optimize(engine: Engine, *, give_back_space: bool = False) -> None:
     Args:
         engine: Of the database.
         give_back_space: Also return the space of removed rows to the file system: needs as much room again, and what is
-            recorded waits meanwhile (SQLite) or for each table (others).
+            recorded waits that long (SQLite) or for each table (others).
 
     Raises:
         StoreError: the database failed.

@@ -65,7 +65,6 @@ def judged(config: Config, history: SiteHistory, candidate: CandidatePolicy, fol
     twin = build_twin(history, folder, 40)
     evidence = SiteEvidence(
         cluster=history.cluster,
-        database_url=config.store.url,
         states=history.states,
         runs=history.runs,
         split_seconds=history.split_seconds,

@@ -18,8 +18,7 @@ from slurm_energy.domain.ids import ClusterName, GpuTypeName, JobId
 from slurm_energy.domain.trials import ClockTrial
 from slurm_energy.estimation.job_history import JobHistory
 from slurm_energy.learning.nightly.history import read_history
-from slurm_energy.learning.nightly.judgement import _history
-from slurm_energy.learning.nightly.known_jobs import known_jobs
+from slurm_energy.learning.nightly.judgement import _history, known_jobs
 from slurm_energy.learning.nightly.night import Night
 from slurm_energy.policy.candidate import CandidatePolicy, configured_policy
 from slurm_energy.store.energy import record_report

@@ -28,7 +28,6 @@ ONLY_IMPORTER = {
     "pyslurm": {"slurm/pyslurm_client.py"},
     "torch_geometric": {
         "policy/gnn/ablation/heterogeneous.py",
-        "learning/outcomes/network.py",
         "learning/outcomes/training.py",
     },
 }

@@ -27,7 +27,7 @@ _NO_WORSE = Goal(
     why=reasons.FEW_SEEDS,
 )
 _LIGHT_LOAD = 0.04
-"""Arrivals up to which a policy shall come within 0.5 % of the frontier, above it within 1 %."""
+"""Arrivals up to which a policy must come within 0.5 % of the frontier, above it within 1 %."""
 
 
 def _near_frontier(rate: float) -> Goal:

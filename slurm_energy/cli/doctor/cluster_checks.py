@@ -65,22 +65,22 @@ def cluster_checks(situation: HostFacts) -> Iterator[Finding]:
         yield skip("nodes", complaint, "start slurmctld, see `slurmctld` here")
         return
     directory = Path(situation.config.daemon.state_directory)
-    told, complaint = received_statuses(directory / FOLDER)
-    if told is None:
+    by_node, complaint = received_statuses(directory / FOLDER)
+    if by_node is None:
         yield skip("nodes", complaint, AS_ROOT)
         return
     now = time.time()
     daemon = _daemon_status(situation)
     yield from _turned_away(nodes, directory / TURNED_AWAY, now)
-    yield from _silent(situation, nodes, told, daemon, now)
+    yield from _silent(situation, nodes, by_node, daemon, now)
     judge = NodeJudge(cluster=situation.config.cluster.name, version=__version__, now_seconds=now)
     heard = [
-        (node.name, sum(demand.count for demand in node.gpus), told[node.name])
+        (node.name, sum(demand.count for demand in node.gpus), by_node[node.name])
         for node in nodes
-        if node.is_up and node.name in told and now - told[node.name].received_at_seconds <= SILENT_SECONDS
+        if node.is_up and node.name in by_node and now - by_node[node.name].received_at_seconds <= SILENT_SECONDS
     ]
     yield from findings_of([judged for name, count, one in heard for judged in judge.judged(name, count, one)])
-    statuses = {name: received.status for name, received in told.items()}
+    statuses = {name: received.status for name, received in by_node.items()}
     seen = [NodeGpuTypes(node=node.name, demands=node.gpus, status=statuses.get(node.name)) for node in nodes]
     yield from gpu_type_checks(situation.config, seen)
     yield from board_checks(situation.config, {name: status_boards(received.status) for name, _, received in heard})
@@ -118,11 +118,11 @@ def received_statuses(folder: Path) -> tuple[dict[str, ReceivedStatus] | None, s
         return {}, ""
     except OSError as error:
         return None, f"{folder}: {error.strerror}"
-    told = {}
+    by_node = {}
     for name in [name for name in sorted(names) if name.endswith(".json") and name[0] != "."][:MAX_STATUS_FILES]:
         with suppress(OSError, WireError):
-            told[name.removesuffix(".json")] = decode_received((folder / name).read_bytes())
-    return told, ""
+            by_node[name.removesuffix(".json")] = decode_received((folder / name).read_bytes())
+    return by_node, ""
 
 
 def _gpus(gres: str) -> tuple[GpuDemand, ...]:
@@ -143,18 +143,18 @@ def _daemon_status(situation: HostFacts) -> Mapping[str, Any]:
 def _silent(
     situation: HostFacts,
     nodes: list[SlurmNode],
-    told: Mapping[str, ReceivedStatus],
+    by_node: Mapping[str, ReceivedStatus],
     daemon: Mapping[str, Any],
     now: float,
 ) -> Iterator[Finding]:
     """Yield which nodes with GPUs never reported their state, and which no longer do."""
     wanted = [node for node in nodes if node.gpus and node.is_up]
-    never = [node for node in wanted if node.name not in told]
-    stopped = [node for node in wanted if node.name in told and _silence(told[node.name], now) > SILENT_SECONDS]
+    never = [node for node in wanted if node.name not in by_node]
+    stopped = [node for node in wanted if node.name in by_node and _silence(by_node[node.name], now) > SILENT_SECONDS]
     if stopped:
         yield fail(
             "nodes",
-            f"stopped reporting: {several(_since(node.name, told[node.name], now) for node in stopped)}",
+            f"stopped reporting: {several(_since(node.name, by_node[node.name], now) for node in stopped)}",
             "on each: systemctl status slurm-energy-flush.timer; slurm-energy-hook flush says what fails; a hook's "
             "interpreter that is gone is put back by slurm-energy install --role node",
         )
@@ -211,7 +211,7 @@ def _turned_away(nodes: list[SlurmNode], path: Path, now: float) -> Iterator[Fin
 
 
 def _hosts(path: Path) -> Iterator[tuple[str, float, str]]:
-    """Yield address, time and reason of everybody in the daemon's list."""
+    """Yield address, time and reason of every host in the daemon's list."""
     try:
         document = json.loads(path.read_bytes())
     except (OSError, ValueError):

@@ -175,12 +175,12 @@ def findings_of(judged: Sequence[NodeFinding]) -> Iterator[Finding]:
             if one.verdict is not Verdict.OK or one.text:
                 groups.setdefault((one.verdict, one.fix), []).append(one)
         for (verdict, fix), members in groups.items():
-            yield Finding(subject=subject, verdict=verdict, found=_told(members), fix=fix)
+            yield Finding(subject=subject, verdict=verdict, found=_where(members), fix=fix)
         if of_subject and not groups:
             yield Finding(subject=subject, verdict=Verdict.OK, found=f"{len(of_subject)} nodes as they should be")
 
 
-def _told(members: Sequence[NodeFinding]) -> str:
+def _where(members: Sequence[NodeFinding]) -> str:
     texts = {one.text for one in members}
     if len(texts) == 1:
         return f"{several(one.node for one in members)}: {members[0].text}"

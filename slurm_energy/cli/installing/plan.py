@@ -77,7 +77,7 @@ class Installation:
     def removals(self, *, with_sbatch_options: bool) -> list[PlannedFile]:
         """Return the same files as they should be afterwards, in the order in which they are removed.
 
-        The settings stay, for whoever installs again; so does what another role of this host needs, and so do the
+        The settings stay, for a later installation; so does what another role of this host needs, and so do the
         options of sbatch, unless they are to go as well.
         """
         root, roles = self._options.root, self._options.roles

@@ -124,7 +124,7 @@ class SiteConf:
         return True
 
     def _remark_on_site_hooks(self, files: tuple[ConfFile, ...]) -> None:
-        """Say how ours join the site's own hooks, which go on running."""
+        """Say how ours join the site's own hooks, which stay active."""
         for key in ("Prolog", "Epilog"):
             for own in site_hooks(files, key):
                 if place_among(own, key) is not None:

@@ -137,7 +137,7 @@ class SbatchResult:
 
 
 class _HeldLines:
-    """Holds back lines that are to be said later; all else goes on as it comes, unfinished lines too."""
+    """Holds back lines that are to be said later; all else passes as it comes, unfinished lines too."""
 
     def __init__(self, pattern: re.Pattern[bytes]) -> None:
         self.held: list[bytes] = []
@@ -249,7 +249,7 @@ def run_between_streams(
             [os.path.basename(os.fsencode(path)), *arguments],  # noqa: PTH119  # as a shell would name it in messages
             environment,
             file_actions=[(os.POSIX_SPAWN_DUP2, out_write, 1), (os.POSIX_SPAWN_DUP2, err_write, 2)],
-            setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],  # Python ignores these two; sbatch shall not
+            setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],  # Python ignores these two; sbatch must not
         )
     finally:
         os.close(out_write)

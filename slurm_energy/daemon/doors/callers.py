@@ -126,7 +126,6 @@ class Slots:
         self._slots: dict[ConnectionSlot, None] = {}
         self._by_owner: Counter[Hashable] = Counter()
         self._held_bytes = 0
-        self.evicted = 0
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -164,7 +163,6 @@ class Slots:
 
     def _evict(self, slot: ConnectionSlot) -> None:
         self.leave(slot)
-        self.evicted += 1
         slot.evict()
 
 

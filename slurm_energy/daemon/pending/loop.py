@@ -68,7 +68,7 @@ class PendingLoop:
             self._seen = snapshot
             try:
                 await self._round(snapshot)
-            except Exception as error:  # jobs are as they were; the daemon's answers must go on
+            except Exception as error:  # jobs are as they were; the daemon's answers must not stop
                 state.counters["looks at waiting jobs failed"] += 1
                 logger.error("waiting jobs not decided again error=%s", error, exc_info=error)
 

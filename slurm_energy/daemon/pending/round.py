@@ -1,7 +1,7 @@
 """One look at all waiting jobs: in the order in which Slurm will start them, those of ours are decided again.
 
 Each job is decided as if it were submitted now, on what the jobs before it leave: what a snapshot shows as idle is
-claimed by whoever stands before. A decision leaves no trace in the policy.
+claimed by jobs that stand before it. A decision leaves no trace in the policy.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,7 @@
 """What was set of a waiting job, and whether that is still what Slurm shows: a job that others changed is theirs.
 
 A job is looked at in whole snapshots only. Its first one must show what the plugin was asked to set; from then on, each
-must show what was set last, or what an update under way was to set. Anything else is somebody's own wish, and the job
+must show what was set last, or what an update under way was to set. Anything else is a user's own wish, and the job
 is never touched again.
 """
 

@@ -118,8 +118,8 @@ def is_unchanged(job: TrackedJob, row: Sequence[str]) -> bool:
 def complaints(said: str, lines: Sequence[str]) -> str:
     """Return what scontrol said beyond its prompt and the commands that it was given, which it repeats."""
     given = {"exit", "", *(f"update {line}" for line in lines)}
-    told = (line.replace("scontrol:", "").strip() for line in said.splitlines())
-    return "; ".join(dict.fromkeys(line for line in told if line not in given))
+    messages = (line.replace("scontrol:", "").strip() for line in said.splitlines())
+    return "; ".join(dict.fromkeys(line for line in messages if line not in given))
 
 
 def is_right_missing(said: str) -> bool:

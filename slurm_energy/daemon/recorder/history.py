@@ -377,7 +377,7 @@ class HistoryLoop:
                 found += learned_clocks(trials_of_names(session, self._cluster, history_begin(time.time())))
         except StoreError:
             raise
-        except Exception as error:  # noqa: BLE001  # run times and work are known all the same, whatever it is
+        except Exception as error:  # noqa: BLE001  # run times and work are known anyway, whatever it is
             logger.warning("clocks cannot be compared, what was known before stays error=%s", error)
             return
         self._learned = {(user_id, name): learned for user_id, name, learned in found}
@@ -400,7 +400,7 @@ class HistoryLoop:
             clocks = site_clocks(found, self._memory.measured(), self._bounds, self._limits, now, ended)
         except StoreError:
             raise
-        except Exception as error:  # noqa: BLE001  # run times and work are known all the same, whatever it is
+        except Exception as error:  # noqa: BLE001  # run times and work are known anyway, whatever it is
             logger.warning("clocks of the site not planned, those before stay error=%s", error)
             return
         self._send_frame(SiteClocksKnown(clocks=clocks))

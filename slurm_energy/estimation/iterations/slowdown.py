@@ -25,26 +25,12 @@ MIN_SIGNAL_SHARE = 0.004
 """Power that changes by less than this of its mean is constant."""
 MIN_ALIKE = 0.75
 """Correlation of the templates at both clocks."""
-MAX_OTHER_PERIOD = 0.55
-"""A second repetition this strong beside the first is another program."""
 DEFAULT_MAX_SLOWDOWN = 0.6
 SLACK = 0.03
 BLOCKS = 12
 MAX_PAIRS = 3
 MAX_RESERVE = 0.02
 """An answer of hardly any slowdown stands when counters of work exclude, at 1 %, that it is more by this."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Period:
-    """The time of one repetition."""
-
-    seconds: float
-    error: float
-    """Standard error, s."""
-    repetitions: int
-    fit: float
-    """Mean correlation of a repetition with the template, up to 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,19 +75,6 @@ class _Pair:
         ratio = periods[1] / periods[0]
         error = ratio * float(np.sqrt(squares * freedom / max(freedom - 2.0, 1.0) + FLOOR_ERROR**2))
         return cls(one=one, other=other, value=ratio - 1.0, error=error)
-
-
-def period_of(trace: Trace) -> Period | Unknown:
-    """Return the time of one repetition of the power's pattern; whether it is the work's is not judged."""
-    grid = regular(trace)
-    if grid is None:
-        return Unknown(reason="too few samples")
-    found = _measured(grid)
-    if isinstance(found, Unknown):
-        return found
-    highest_fit = max(one.fit for one in found)
-    best = min((one for one in found if one.fit >= 0.95 * highest_fit), key=lambda one: one.period)
-    return Period(seconds=best.period, error=best.error, repetitions=best.count, fit=best.fit)
 
 
 def slowdown_between(before: Trace, after: Trace, *, max_error: float = MAX_ERROR) -> Slowdown | Unknown:

@@ -114,7 +114,7 @@ class ScoreSheet:
 
     @property
     def passed(self) -> bool:
-        """Whether the candidate may go on to shadow: every stage ran, none stopped it, and its value is known."""
+        """Whether the candidate may enter shadow: every stage ran, none stopped it, and its value is known."""
         names = tuple(stage.stage for stage in self.stages)
         stopped = any(stage.verdict is StageVerdict.STOPPED for stage in self.stages)
         return names == STAGE_NAMES and not stopped and self.value > 0.0

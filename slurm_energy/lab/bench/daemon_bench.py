@@ -38,7 +38,7 @@ PAUSE_SECONDS = 0.005
 _LOOK_SECONDS = 0.05
 MAX_REQUESTS = 5
 UNDISTURBED_SHARE = 0.02
-"""Of a processor that the host may keep meanwhile."""
+"""Of a processor that the host may keep in that time."""
 _PROCESSES = frozenset({"daemon", "snapshot", "recorder", "policy"})
 
 
@@ -152,8 +152,8 @@ def _share(before: Mapping[str, int], after: Mapping[str, int]) -> float:
 
 def _network_share(daemon: BenchDaemon, jobs: tuple[AskedJob, ...]) -> float:
     """Return the share of the jobs for which the network has a choice."""
-    told = [from_plain(AnswerDetails, _preview(daemon, job)["details"]) for job in jobs]
-    return sum(details != AnswerDetails() for details in told) / len(told)
+    given = [from_plain(AnswerDetails, _preview(daemon, job)["details"]) for job in jobs]
+    return sum(details != AnswerDetails() for details in given) / len(given)
 
 
 def _is_of_policy(decision: Mapping[str, Any]) -> bool:
@@ -173,7 +173,7 @@ def _memory(daemon: BenchDaemon) -> tuple[ProcessMemory, ...]:
 
 
 READINGS = 4
-"""Made beforehand and shown forth and back: making them meanwhile would be taken for the daemon's slowness."""
+"""Made beforehand and shown forth and back: making them during the run would be taken for the daemon's slowness."""
 _PAUSE_SECONDS = 0.05
 
 _PRINTS_A_FILE = """\

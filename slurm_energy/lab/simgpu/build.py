@@ -21,7 +21,7 @@ LIBRARY_NAME = "libnvidia-ml.so.1"
 WORKLOAD_NAME = "simgpu-workload"
 
 _COMPILER = "gcc"
-# No -Werror: a newer compiler warns of more, and no laboratory shall fail to start for that; the tests are strict.
+# No -Werror: a newer compiler warns of more, and no laboratory may fail to start for that; the tests are strict.
 _FLAGS = ("-std=gnu11", "-Wall", "-Wextra", "-O2", "-g")
 _SHARED_SOURCES = ("state.c", "physics.c", "rhythm.c", "load.c")
 _LIBRARY_SOURCES = (*_SHARED_SOURCES, "layout.c", "nvml_system.c", "nvml_identity.c", "nvml_usage.c", "nvml_clocks.c")
@@ -49,7 +49,7 @@ def build(output_directory: Path, *, missing_symbols: Iterable[str] = ()) -> Bui
 
     Args:
         output_directory: Made if absent; several processes may build there at once.
-        missing_symbols: NVML functions that the library shall lack, as an older driver does.
+        missing_symbols: NVML functions that the library is to lack, as an older driver does.
 
     Raises:
         LabError: no gcc, a source that does not compile, a folder that cannot be written.

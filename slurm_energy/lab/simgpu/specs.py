@@ -18,7 +18,7 @@ _GIB: Final = 1 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedGpuSpec:
-    """One GPU as the driver shall report it and as it shall behave."""
+    """One GPU as the driver reports it and as it behaves."""
 
     name: str
     uuid: str

@@ -128,7 +128,7 @@ def last_week(
 ) -> tuple[PredictedDay, ...]:
     """Return the energy of each of the last days: measured, and what the twin makes of those jobs.
 
-    Of jobs with a reading beyond doubt alone. The twin has the live policy decide them, whoever did, and runs each as
+    Of jobs with a reading beyond doubt alone. The twin has the live policy decide them, whichever did, and runs each as
     long as its node measured it: what Slurm adds for prologs is on no counter.
     """
     until = history.states[-1].ended_at_seconds or 0.0

@@ -53,7 +53,7 @@ def advance(session: Session, cluster: ClusterName, config: Config, now_seconds:
 
 
 def next_step(session: Session, cluster: ClusterName, config: Config, now_seconds: float) -> Step:
-    """Return what the evidence asks for; nothing is written, so that a long look at many jobs holds nobody up.
+    """Return what the evidence asks for; nothing is written, so that a long look at many jobs blocks no other process.
 
     What is worse is taken back also while promotion is paused or a person is waited for; what is not clear stays, up
     to a maximum of time; without data nothing ever gets on. Where the place of the challenger is free, the newest
@@ -71,7 +71,7 @@ def next_step(session: Session, cluster: ClusterName, config: Config, now_second
 
 
 def take_step(session: Session, cluster: ClusterName, config: Config, step: Step, now_seconds: float) -> LivePolicy:
-    """Move candidates as a step says, if nobody has moved one since it was worked out; return who decides now."""
+    """Move candidates as a step says, if none has been moved since it was worked out; return who decides now."""
     live = live_policy(session, cluster)
     if live.generation != step.generation:
         return live

@@ -203,9 +203,9 @@ class PolicyGradientLearner:
             order = lesson.known[generator.permutation(len(lesson.known))]
             for rows, share in zip(np.array_split(order, self._settings.minibatches), lesson.shares, strict=True):
                 figures = self._gradients(lesson, rows, share)
-                told_divergence = carrier([share * figures.divergence])
-                self._averaging([*self._parameters, told_divergence])
-                if limit is not None and carried(told_divergence)[0] > limit:
+                shared_divergence = carrier([share * figures.divergence])
+                self._averaging([*self._parameters, shared_divergence])
+                if limit is not None and carried(shared_divergence)[0] > limit:
                     return updates
                 torch.nn.utils.clip_grad_norm_(self._parameters, self._settings.gradient_norm)
                 self._optimiser.step()

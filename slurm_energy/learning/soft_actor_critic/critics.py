@@ -66,7 +66,7 @@ class TransitionBatch(NamedTuple):
     """[batch]."""
     following: Scene | None
     """The next decisions of those that have one; None where none has."""
-    goes_on: Tensor
+    continues: Tensor
     """Rows of the batch that `following` belongs to, [moments of following]."""
 
 
@@ -99,7 +99,7 @@ def batch_of(transitions: Sequence[KeptTransition], device: torch.device = CPU) 
         costs=torch.tensor([tuple(one.costs) for one in transitions], device=device),
         elapsed_seconds=torch.tensor([one.elapsed_seconds for one in transitions], device=device),
         following=scene([moment for _, moment in following], device) if following else None,
-        goes_on=torch.tensor([row for row, _ in following], dtype=torch.int64, device=device),
+        continues=torch.tensor([row for row, _ in following], dtype=torch.int64, device=device),
     )
 
 

@@ -1,4 +1,7 @@
-"""The learner: takes in steps, and trains critics, actor, temperature and multipliers from a replay of them."""
+"""The learner: takes in steps, and trains critics, actor, temperature and multipliers from a replay of them.
+
+Critics and actor are trained on soft targets over all next options, and on the exact expectation over options.
+"""
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -22,11 +25,11 @@ from slurm_energy.learning.soft_actor_critic.critics import (
     policy_of,
     tie_loss,
 )
-from slurm_energy.learning.soft_actor_critic.losses import actor_loss, bootstrapped, critic_loss, soft_value
 from slurm_energy.learning.soft_actor_critic.multipliers import CONSTRAINTS, Multipliers, Temperature, mean_costs
 from slurm_energy.learning.soft_actor_critic.replay import Replay
 from slurm_energy.learning.soft_actor_critic.settings import SoftActorCriticSettings
 from slurm_energy.learning.training_state import restore_adam
+from slurm_energy.policy.gnn.heads import OptionDistribution
 from slurm_energy.policy.gnn.network import HierarchicalNetwork
 
 
@@ -44,10 +47,10 @@ class CriticFigures(NamedTuple):
 class SoftActorCritic:
     """Algorithm 1 of CHSAC-AF, lines 8 to 15; collectors do the rest.
 
-    Departures from the paper, beside those described in `losses`, `multipliers` and
-    `replay`: the encoder is the hierarchical network and is trained by the critics, never by the actor; targets come
-    from copies of encoder and critics; critics begin at the return that the round which ends the warm-up would have if
-    it never ended, instead of 0, from where the bounded gradient of the Huber loss would need long.
+    Departures from the paper, beside those described at the losses below, in `multipliers` and in `replay`: the encoder
+    is the hierarchical network and is trained by the critics, never by the actor; targets come from copies of encoder
+    and critics; critics begin at the return that the round which ends the warm-up would have if it never ended, instead
+    of 0, from where the bounded gradient of the Huber loss would need long.
 
     On one CPU thread the same seed and the same steps give the same weights.
     """
@@ -195,7 +198,7 @@ class SoftActorCritic:
             quantiles = self._targets(batch.following).lower()
             next_value = soft_value(decisions.options, quantiles, self._temperature.value)
         discount = self._settings.discount**durations
-        return bootstrapped(reward, discount, batch.goes_on, next_value, self._network.config.quantiles)
+        return bootstrapped(reward, discount, batch.continues, next_value, self._network.config.quantiles)
 
     def _step(self, optimiser: Adam, parameters: Sequence[Parameter], loss: Tensor) -> None:
         if not bool(torch.isfinite(loss)):
@@ -235,3 +238,116 @@ class SoftActorCritic:
         if self._updates > 0:
             figures["score"] = figures["reward_per_start"] - self._multipliers.penalty(costs)
         return {name: value for name, value in figures.items() if isfinite(value)}
+
+
+def expected(distribution: OptionDistribution, values: Tensor) -> Tensor:
+    """Return the mean of a value over each job's options by their probability, [jobs, ...].
+
+    A closed option has no part in it, whatever its value is, also where that is not finite.
+
+    Args:
+        distribution: Of the options, masked.
+        values: [options, ...].
+    """
+    is_open = distribution.log_prob > -float("inf")
+    share = distribution.log_prob.exp().where(is_open, 0.0)  # [options]
+    wide = (slice(None), *(None,) * (values.dim() - 1))
+    weighted = share[wide] * values.where(is_open[wide], 0.0)
+    total = values.new_zeros(distribution.entropy.shape[0], *values.shape[1:])
+    return total.index_add(0, distribution.option_job, weighted)
+
+
+def soft_value(distribution: OptionDistribution, quantiles: Tensor, temperature: float) -> Tensor:
+    r"""Return the soft value of each moment as quantiles, [jobs, quantiles].
+
+    .. math::
+        V_\tau(s) = \sum_a \pi(a|s) \, Z_\tau(s, a) + \alpha \, \mathcal{H}(\pi(\cdot|s))
+
+    Each quantile is the mean of the options' own: exact in the mean; the spread between the options, which the policy
+    chooses and chance does not, is left out.
+
+    Args:
+        distribution: Of the next options by the present actor, under the masks of that decision.
+        quantiles: Of the options' return by the target critics, [options, quantiles].
+        temperature: In rewards per nat.
+    """
+    return expected(distribution, quantiles) + temperature * distribution.entropy[:, None]
+
+
+def bootstrapped(
+    reward: Tensor, discount: Tensor, continues: Tensor, next_value: Tensor | None, quantiles: int
+) -> Tensor:
+    r"""Return the targets of the critics, [batch, quantiles].
+
+    .. math::
+        y_\tau = r + \gamma^{\Delta t / t_\text{ref}} \, V_\tau(s')
+
+    Decisions come at any time: the discount is by what passed between them (a semi-Markov decision process), where the
+    paper discounts each decision alike. Nothing is added where nothing follows for ever.
+
+    Args:
+        reward: [batch].
+        discount: Of what follows, [batch].
+        continues: Rows that something follows, [continuing].
+        next_value: Value of what follows, [going on, quantiles]; None where nothing does in the whole batch.
+        quantiles: How many there are.
+    """
+    target = reward[:, None].expand(-1, quantiles)
+    if next_value is None:
+        return target
+    return target.index_add(0, continues, discount[continues, None] * next_value)
+
+
+def critic_loss(first: Tensor, second: Tensor, target: Tensor) -> Tensor:
+    """Return the loss of both critics, eq. 10 of CHSAC-AF.
+
+    Args:
+        first: Quantiles of the options that were taken by the first critic, [batch, quantiles].
+        second: By the second.
+        target: [batch, quantiles].
+    """
+    return quantile_huber_loss(first, target) + quantile_huber_loss(second, target)
+
+
+def actor_loss(distribution: OptionDistribution, value: Tensor, temperature: float) -> Tensor:
+    r"""Return the loss of the actor, eq. 11 of CHSAC-AF as an exact expectation over all options.
+
+    .. math::
+        \mathcal{L}_\pi = \operatorname{mean}_s \sum_a \pi(a|s) \, (\alpha \log \pi(a|s) - q(s, a))
+
+    Its gradient is the direction of better options. The paper's code draws one option and takes its value as constant,
+    which leaves no such gradient.
+
+    Args:
+        distribution: Of the actor.
+        value: Lower mean of the two critics for each option, [options]; taken as constant.
+        temperature: In rewards per nat.
+    """
+    return -(expected(distribution, value.detach()) + temperature * distribution.entropy).mean()
+
+
+_KAPPA = 1.0
+"""Where the Huber loss turns from a square to a line."""
+
+
+def quantile_huber_loss(predicted: Tensor, target: Tensor) -> Tensor:
+    r"""Return the quantile Huber loss, eq. 10 of Dabney et al. 2018 with kappa 1, mean over the batch.
+
+    .. math::
+        \sum_i \operatorname{mean}_j \; |\hat\tau_i - 1[u_{ij} < 0]| \; L_1(u_{ij}), \qquad
+        u_{ij} = \text{target}_j - \text{predicted}_i
+
+    The weight belongs to the quantile that is predicted: where it lies on the target's axis, every quantile is drawn to
+    the same value.
+
+    Args:
+        predicted: Quantiles at the midpoints (2 i + 1) / 2 N, [batch, N].
+        target: Samples or quantiles of the return, taken as constant, [batch, M].
+    """
+    quantiles = predicted.shape[1]
+    midpoint = (torch.arange(quantiles, dtype=predicted.dtype, device=predicted.device) + 0.5) / quantiles  # [N]
+    error = target.detach()[:, None, :] - predicted[:, :, None]  # [batch, N, M]
+    size = error.abs()
+    huber = torch.where(size <= _KAPPA, 0.5 * error.square(), _KAPPA * (size - 0.5 * _KAPPA))
+    weight = (midpoint[None, :, None] - (error.detach() < 0.0).to(error.dtype)).abs()
+    return (weight * huber).mean(2).sum(1).mean()

@@ -64,7 +64,7 @@ def set_trial_clock(
                 return LockResult.FAILED, None  # no trial has changed a clock before
         changed: list[SavedGpu] = []
         for gpu in own.gpus:
-            # A call of the driver may take long, and meanwhile an epilog begin that waits for these locks.
+            # A call of the driver may take long, and an epilog that waits for these locks may begin in that time.
             if _own_state(context, job) is None:
                 return LockResult.NOT_OURS, None
             done, may_hold = _set_one(context, gpu, gpus[gpu.uuid], clock_mhz)

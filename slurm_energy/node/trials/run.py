@@ -1,7 +1,7 @@
 """Carry out the ladder of trials in a running job: set the clock, let it settle, read, ask the detector, put it back.
 
 The clock of a trial is in force for one window only. Before it is set, a mark in the spool says until when; whatever
-becomes of this process meanwhile, repair puts the decided clock back once that time is over, and the epilog and the
+becomes of this process in that time, repair puts the decided clock back once that time is over, and the epilog and the
 next prolog restore as after any other lock. Clocks change only under the GPUs' locks, as hooks change them.
 """
 

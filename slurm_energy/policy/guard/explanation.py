@@ -191,7 +191,7 @@ def _percent(ratio: float) -> str:
 
 
 def _plain(text: str, longest: int) -> str:
-    """Return a name with everything replaced that a terminal or a log could take amiss."""
+    """Return a name with everything replaced that a terminal or a log could misread."""
     return _UNSAFE.sub("?", text)[:longest]
 
 

@@ -46,7 +46,7 @@ def catalogue_names() -> str:
 def site_board_limits(config: Config) -> BoardLimits:
     """Return the limits of the site's boards; a type that it does not name has the catalogue's.
 
-    Whoever asks for them goes on to clock tables: from here on these rest on the curves of the site's own boards, where
+    Clock tables are asked for next: from here on these rest on the curves of the site's own boards, where
     `policy.curves_file` names some.
 
     Raises:

@@ -145,7 +145,7 @@ def cheapest(candidates: Sequence[Candidate], bound: TypeBound) -> PartitionCost
     """Return the cheapest partition with room now; None if they cannot be compared.
 
     All are inside the bound, but for the one in which Slurm would start the job without our doing. All are compared
-    with the fastest type, and equal ones are told apart by name, so that nothing depends on the order of the
+    with the fastest type, and equal ones are distinguished by name, so that nothing depends on the order of the
     candidates. What is found must then cost less than that one by the two's own comparison: its doubt counts against
     moving the job.
     """

@@ -88,7 +88,7 @@ class _Question:
         self._free = site.free_gpus(case.snapshot, case.claimed_gpus)
         self._reasons: tuple[Reason, ...] = (Reason.POLICY,)
         self._notes: list[str] = []
-        self._told: list[tuple[JobOptions, Callable[[], Explanation | None]]] = []
+        self._weighed: list[tuple[JobOptions, Callable[[], Explanation | None]]] = []
         """What the rule says of the partitions: the first that says anything counts."""
         self._last: tuple[tuple[tuple[Candidate, ...], bool], JobOptions] | None = None
 
@@ -213,14 +213,14 @@ class _Question:
 
     def _explain(self, asked: SubmittedJob, options: JobOptions, view: SnapshotView, places: Sequence[int]) -> None:
         """Keep what works out what the rule says of places, as if they alone had room."""
-        self._told.append((options, self._rule.explaining(asked, view.only(places, self._gpus))))
+        self._weighed.append((options, self._rule.explaining(asked, view.only(places, self._gpus))))
 
     def _details(self) -> AnswerDetails:
         """Return what the rule says of the partitions, worked out when it is read: the job does not wait for it."""
         return DeferredDetails(self._found_details)
 
     def _found_details(self) -> AnswerDetails:
-        weighed = ((options, explain()) for options, explain in self._told)
+        weighed = ((options, explain()) for options, explain in self._weighed)
         said = ((options, one) for options, one in weighed if one is not None and one.costs)
         return next((self._of_partitions(options, one) for options, one in said), AnswerDetails())
 

@@ -108,10 +108,10 @@ def _knowledge(plan: ArenaPlan) -> tuple[str, ...]:
             "could do. Policies of the daemon know what ended runs of a job's name measured."
         )
         return (note,)
-    told = [
+    knowing = [
         text for text in plan.policies if text.partition(":")[0] == "clairvoyant" or text.startswith("clairvoyant/")
     ]
-    others = f" {', '.join(told)} alone {'knows' if len(told) == 1 else 'know'} the truth." if told else ""
+    others = f" {', '.join(knowing)} alone {'knows' if len(knowing) == 1 else 'know'} the truth." if knowing else ""
     return (f"Policies know what a site knows, with {plan.history_days:g} days of ended runs.{others}",)
 
 

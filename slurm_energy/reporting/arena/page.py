@@ -43,7 +43,7 @@ def frontier_figure(result: ArenaResult, summary: ArenaSummary) -> Figure | None
     bound = summary.bound_joules_per_unit
     energies = [found.figures["joules_per_unit"].mean for found in points]
     if line is not None:
-        # Beyond its last turn the frontier is flat: it goes on for as long as policies take.
+        # Beyond its last turn the frontier is flat: it continues for as long as policies take.
         slowest = max(found.figures["mean_turnaround_seconds"].mean for found in points) * 1.3
         x = [*line.mean_run_seconds, max(line.mean_run_seconds[-1], slowest)]
         y = [*line.joules_per_unit, line.joules_per_unit[-1]]
@@ -154,7 +154,7 @@ def _line(index: int) -> tuple[str, str]:
 
 
 def _coarse_power(record: RunRecord) -> tuple[list[float], list[float]]:
-    """Return edges in s and mean power of stretches, so few that lines of several policies can be told apart."""
+    """Return edges in s and mean power of stretches, so few that lines of several policies can be distinguished."""
     edges = np.array([0.0, *record.samples.seconds])
     joules = np.concatenate([[0.0], np.cumsum(np.array(record.samples.mean_watts) * np.diff(edges))])
     step = max(1, -(-len(record.samples.seconds) // _MAX_STRETCHES))
@@ -183,7 +183,7 @@ def _hours(seconds: Sequence[float]) -> list[float]:
 
 
 def _first_seed(result: ArenaResult) -> list[RunRecord]:
-    """Return the runs of the first seed that every policy has, at most as many as can be told apart."""
+    """Return the runs of the first seed that every policy has, at most as many as can be distinguished."""
     if not result.runs:
         return []
     seed = result.runs[0].seed

@@ -90,10 +90,10 @@ class Disruptions:
         pool.break_device(node)
         self._power_of_device(pool_index, node, -1.0, now)
         if until < inf:
-            self._events.add_call(until, lambda then: self._mend(pool_index, node, then))
+            self._events.add_call(until, lambda then: self._repair_device(pool_index, node, then))
 
-    def _mend(self, pool_index: int, node: int, now: float) -> None:
-        self._execution.pools[pool_index].mend_device(node)
+    def _repair_device(self, pool_index: int, node: int, now: float) -> None:
+        self._execution.pools[pool_index].repair_device(node)
         self._power_of_device(pool_index, node, 1.0, now)
 
     def _power_of_device(self, pool_index: int, node: int, sign: float, now: float) -> None:

@@ -273,7 +273,7 @@ class Execution:
             for place in at.siblings:
                 self.free_gpus[place] = free
             for queue in at.queues:
-                if queue.size:  # somebody waits for these devices
+                if queue.size:  # jobs wait for these devices
                     self.changed.add(at.index)
                     break
             at.ledger.swap(gpus * at.free_watts, -watts, now)

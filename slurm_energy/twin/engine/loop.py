@@ -119,8 +119,8 @@ class Engine:
         """Run to the end, yielding every job that needs a decision and taking the answer.
 
         Args:
-            route: Answers where a job shall wait, so that no job is yielded for that.
-            place: Answers how a job shall start, the same as who takes the jobs that are yielded. It is asked about the
+            route: Answers where a job must wait, so that no job is yielded for that.
+            place: Answers how a job must start, the same as who takes the jobs that are yielded. It is asked about the
                 head of a queue that is alone in its pools, which is then not yielded; all others still are.
         """
         self._begin()
@@ -400,7 +400,7 @@ class Engine:
         return self._precedence.holds(run)
 
     def _sent(self, run: JobRun, now: float) -> float:
-        """Let a job queue if it is where it shall wait; return when it reaches the place to which it was routed."""
+        """Let a job queue if it is where it must wait; return when it reaches the place to which it was routed."""
         job = run.job
         routed = job.routed_place
         if routed is not None and self._latencies:
@@ -467,7 +467,7 @@ class Engine:
             self._changed.update(queue.places)
 
     def _postpone(self, run: JobRun, until_seconds: float) -> None:
-        """Let a job that left its queue come back later; it waits all the same."""
+        """Let a job that left its queue come back later; it waits anyway."""
         self._waiting.postponed += 1
 
         self._events.add_call(until_seconds, lambda _: self._come_back(run))

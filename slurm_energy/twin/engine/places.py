@@ -218,7 +218,7 @@ class OptionTables:
         return found
 
     def set_congestion(self, factor: float) -> None:
-        """Change the factor on the links: tables are made anew."""
+        """Change the factor on the links: tables are rebuilt."""
         self._congestion = factor
         self._tables.clear()
         self._rows.clear()
@@ -272,7 +272,7 @@ class EstimatedTables(OptionTables):
 
 
 def estimated_tables(world: World, places: Sequence[Place], true: OptionTables, seed: int) -> OptionTables:
-    """Return what is told of a world in the run of a seed: the true tables themselves where there are no errors."""
+    """Return what is known of a world in the run of a seed: the true tables themselves where there are no errors."""
     errors = world.estimate_errors
     return true if errors is None else EstimatedTables(world, places, estimate_factors(world, errors, seed))
 

@@ -170,7 +170,7 @@ class PoolState:
         self._move(node, -1)
         self.free_total -= self.power[node] != DOWN
 
-    def mend_device(self, node: int) -> None:
+    def repair_device(self, node: int) -> None:
         """Bring a broken device back."""
         self.broken[node] -= 1
         self._move(node, 1)

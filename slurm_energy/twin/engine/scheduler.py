@@ -27,7 +27,7 @@ _WITHIN = 1.0 + 1e-9
 
 
 class Scheduler:
-    """Starts jobs that wait, in order; with EASY backfill also later ones that delay nobody."""
+    """Starts jobs that wait, in order; with EASY backfill also later ones that delay no other job."""
 
     def __init__(  # noqa: PLR0913, PLR0917  # the parts of one run, put together once
         self,
@@ -298,7 +298,7 @@ class Scheduler:
 
 
 def _is_put_off(answer: Answer, now: float) -> bool:
-    """Return whether a rule said until when a job shall be put off."""
+    """Return whether a rule said until when a job is put off."""
     return isinstance(answer, Postponement) and now < answer.until_seconds < inf
 
 

@@ -83,11 +83,11 @@ class _AskedOnCopies:
         self._knowledge = knowledge
 
     def route(self, job: Job, view: ClusterView) -> int | tuple[int, ...] | Reroute | None:
-        """Ask where the job shall wait."""
+        """Ask where the job must wait."""
         return self._rule.route(self._knowledge.shown(job), view)
 
     def place(self, job: Job, view: ClusterView) -> Placement | Postponement | None:
-        """Ask how the job shall start."""
+        """Ask how the job must start."""
         return self._rule.place(self._knowledge.shown(job), view)
 
     def ended(self, run: JobRun) -> None:
@@ -120,8 +120,8 @@ class EngineDriver:
 
         Args:
             engine: The run.
-            route: Says where a job shall wait.
-            place: Says how a job shall start. None leaves that to the caller.
+            route: Says where a job must wait.
+            place: Says how a job must start. None leaves that to the caller.
             control: Says new clocks of jobs that run.
             stops_at: Whether the caller has anything to say of a job's start; the job waits where not.
         """

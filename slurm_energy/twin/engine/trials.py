@@ -138,7 +138,7 @@ class RunningTrials:
     def _step(self, trying: _Trying, now: float) -> None:
         """Do what the ladder says."""
         run, ladder = trying.run, trying.trials.ladder
-        if not self._goes_on(trying):
+        if not self._continues(trying):
             return
         elapsed = now - trying.begun_seconds
         order = ladder.order(elapsed, run.limit_at_seconds - now)
@@ -167,7 +167,7 @@ class RunningTrials:
 
     def _measured(self, trying: _Trying, clock_mhz: int | None, seconds: float, now: float) -> None:
         """Take in a window that is over."""
-        if not self._goes_on(trying):
+        if not self._continues(trying):
             return
         trials, ladder, elapsed = trying.trials, trying.trials.ladder, now - trying.begun_seconds
         clock = trials.index_of(clock_mhz)
@@ -204,7 +204,7 @@ class RunningTrials:
             reason="" if known else "not answered",
         )
 
-    def _goes_on(self, trying: _Trying) -> bool:
+    def _continues(self, trying: _Trying) -> bool:
         """Return whether the job computes as it did when its trials began."""
         run = trying.run
         return run.phase == COMPUTING and (run.started_seconds, run.restarts) == trying.version and run.partner is None

@@ -60,7 +60,7 @@ class JobQueue:
         """Remove the first job."""
         items, head = self._items, self._head
         self.size -= 1
-        items[head] = _NOBODY
+        items[head] = _NO_JOB
         self._head = head = head + 1
         if head >= _COMPACT_AT and head * 2 >= len(items):
             del items[:head]
@@ -133,7 +133,7 @@ class Waiting:
         return list(found.values())
 
     def _group(self) -> None:
-        """Find anew which queues belong together: a new set of places has come."""
+        """Find again which queues belong together: a new set of places has come."""
         group_of = {pool: {pool} for pool in self._pool_of_place}
         for places in self._by_places:
             joined = set().union(*(group_of[self._pool_of_place[place]] for place in places))
@@ -170,7 +170,7 @@ def _key_of_second(item: tuple[JobQueue, JobRun]) -> QueueKey:
 
 
 _NO_QUEUES: list[JobQueue] = []
-_NOBODY: JobRun = None  # type: ignore[assignment]  # a slot that nobody reads again
+_NO_JOB: JobRun = None  # type: ignore[assignment]  # a slot that is not read again
 
 
 class Precedence:

@@ -26,7 +26,7 @@ _STATES = {AWAKE: (), DOWN: ("DOWN",), SUSPENDED: ("IDLE", "POWERED_DOWN"), WAKI
 class PoolNodes:
     """States of a pool's nodes, kept from one snapshot to the next.
 
-    The pool's own lists are compared as wholes, which costs microseconds; only nodes that differ are made anew. Slurm
+    The pool's own lists are compared as wholes, which costs microseconds; only nodes that differ are built again. Slurm
     numbers the devices that a job holds and the twin only counts them, so that the numbers are given here: the lowest
     free ones when the job is first seen, kept until it leaves.
     """

@@ -22,8 +22,7 @@ from slurm_energy.twin.workloads.compat import SharedStreamSource
 from slurm_energy.twin.workloads.deadlines import DeadlineSettings, deadlines_workload
 from slurm_energy.twin.workloads.formats import load_workload
 from slurm_energy.twin.workloads.generating import Setting, filled_settings, setting_names
-from slurm_energy.twin.workloads.graphs import GraphsSettings, graphs_workload
-from slurm_energy.twin.workloads.matrix import MatrixSettings, matrix_workload
+from slurm_energy.twin.workloads.matrix import GraphsSettings, MatrixSettings, graphs_workload, matrix_workload
 
 __all__ = ["create_workload", "load_workload", "shared_stream_source", "workload_names", "workload_settings"]
 

@@ -49,7 +49,7 @@ def kinds_of_device(device: DeviceModel, names: Sequence[str] = ()) -> tuple[Rep
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOptions:
-    """What a loader may be told; a format uses what it needs."""
+    """Options of a loader; a format uses what it needs."""
 
     skip_bad: bool = False
     """Count rows that cannot be used instead of refusing the file."""

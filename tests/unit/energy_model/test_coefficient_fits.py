@@ -7,8 +7,11 @@ import pytest
 np = pytest.importorskip("numpy", reason="numpy is not installed: the twin extra has it")
 pytest.importorskip("scipy", reason="scipy is not installed: the twin extra has it")
 from slurm_energy.energy_model.calibration.files import differences, silent, six_digits, text_of  # noqa: E402
-from slurm_energy.energy_model.calibration.mig_fit import fit_mig  # noqa: E402
-from slurm_energy.energy_model.calibration.saturation_fit import fit_rise, read_products  # noqa: E402
+from slurm_energy.energy_model.calibration.parts import (  # noqa: E402
+    fit_mig,
+    fit_rise,
+    read_products,
+)
 from slurm_energy.energy_model.saturation import Rise  # noqa: E402
 from slurm_energy.errors import DataFileError  # noqa: E402
 

@@ -14,7 +14,7 @@ from slurm_energy.errors import CheckpointError, ConfigError, PolicyError
 from slurm_energy.evaluation import contenders
 from slurm_energy.evaluation.contenders import create_contender
 from slurm_energy.policy.gnn.policy import GnnPolicy
-from slurm_energy.policy.registry import create_policy, create_rule
+from slurm_energy.policy.registry import LEARNED, create_policy, create_rule, known_policy_names
 from slurm_energy.twin.adapters.served import ServedPolicy
 from slurm_energy.twin.engine.job import Job, Workload
 from slurm_energy.twin.engine.outcome import Outcome
@@ -128,6 +128,18 @@ def test_without_torch_the_message_says_what_to_install(checkpoint: Path, monkey
     monkeypatch.setattr(contenders, "import_module", missing)
     with pytest.raises(ConfigError, match=r"policy gnn needs the extra `daemon` \(torch\)"):
         create_contender(f"gnn:checkpoint={checkpoint}")
+
+
+def test_every_policy_that_decides_jobs_can_be_compared_by_its_own_name() -> None:
+    names = [name for name in known_policy_names() if name not in LEARNED]
+    assert [create_contender(name).name.removeprefix("daemon/") for name in names] == names
+
+
+def test_the_exact_policy_runs_as_the_daemon_serves_it() -> None:
+    one, other = (create_contender(f"{name}:max_slowdown=0.2") for name in ("oracle", "daemon/oracle"))
+    jobs = Workload(name="jobs", jobs=tuple(lab_jobs()), source="test")
+    assert isinstance(one, ServedPolicy)
+    assert same(run(LAB, jobs, one, seed=1), run(LAB, jobs, other, seed=1))
 
 
 def test_a_name_that_only_begins_like_the_network_s_is_another_rule() -> None:

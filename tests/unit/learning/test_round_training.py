@@ -357,7 +357,7 @@ def test_weights_that_are_no_numbers_end_the_training_and_leave_the_state_before
     assert read_state(tmp_path / "made").rounds == 2
 
 
-def test_a_signal_between_rounds_stops_with_a_state_to_go_on_from(config: Path, tmp_path: Path) -> None:
+def test_a_signal_between_rounds_stops_with_a_state_to_resume_from(config: Path, tmp_path: Path) -> None:
     _, whole = run(config, tmp_path / "whole")
 
     def told(report: RoundReport) -> None:

@@ -1,4 +1,6 @@
 from dataclasses import replace
+from pathlib import Path
+from re import findall
 
 import pytest
 from operating_points import best_operating_point
@@ -10,7 +12,7 @@ from slurm_energy.energy_model.catalog import BoardLimits
 from slurm_energy.errors import PolicyError
 from slurm_energy.policy.base import Case
 from slurm_energy.policy.oracle import OraclePolicy
-from slurm_energy.policy.registry import create_policy, create_rule, policy_names, rule_names
+from slurm_energy.policy.registry import create_policy, create_rule, known_policy_names, policy_names, rule_names
 from slurm_energy.policy.rules.slurm_order import FixedClockRule, SlurmDefaultRule
 from slurm_energy.policy.site.comparison import Candidate
 from slurm_energy.policy.submission.adapter import SubmissionAdapter
@@ -132,6 +134,18 @@ def test_registry_makes_every_policy_it_names() -> None:
     assert policy_names()[:3] == ("slurm-default", "fixed-clock", "oracle")
     assert set(rule_names()) - set(policy_names()) == {"clairvoyant", "easy-estimates"}
     assert [create_policy(make_config(name=name)).name for name in policy_names()] == list(policy_names())
+
+
+def test_the_page_says_of_every_policy_whether_it_decides_jobs() -> None:
+    text = (Path(__file__).parents[3] / "docs/reference/policies.md").read_text(encoding="utf-8")
+    table = text[text.index("| policy |") :].split("\n\n", 1)[0].splitlines()[2:]
+    said = {
+        name: row.split("|")[2].startswith(" with ")
+        for row in table
+        for name in findall(r"`([\w-]+)`", row.split("|")[1])
+    }
+    assert {name for name, decides in said.items() if decides} == set(known_policy_names())
+    assert said.keys() == {*rule_names(), *known_policy_names()}
 
 
 def test_unknown_policy_is_refused_with_the_known_names() -> None:

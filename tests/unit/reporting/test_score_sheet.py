@@ -1,5 +1,3 @@
-import json
-
 from slurm_energy.evaluation.gate.sheet import (
     STAGE_NAMES,
     FigureInterval,
@@ -8,8 +6,9 @@ from slurm_energy.evaluation.gate.sheet import (
     StageResult,
     StageVerdict,
 )
+from slurm_energy.learning.nightly.judgement import sheet_document
 from slurm_energy.reporting.candidates import _sheet_lines
-from slurm_energy.reporting.score_sheet import score_sheet_html, score_sheet_text
+from slurm_energy.reporting.score_sheet import score_sheet_html
 
 
 def make_sheet(*, stopped: bool = False) -> ScoreSheet:
@@ -51,18 +50,25 @@ def make_sheet(*, stopped: bool = False) -> ScoreSheet:
     )
 
 
-def test_text_tells_verdict_value_and_each_stage_in_eighty_columns() -> None:
-    text = score_sheet_text(make_sheet())
-    assert max(map(len, text.splitlines())) <= 80
-    assert "PASSED\nvalue 0.900, HyperScore 105.2\n" in text
-    assert "saving in the twin: +5.10% (+4.00% to +6.20%)" in text
-    assert "[uncertain] 4 GPUs in a100, 600 min: unchanged -> a100-sxm4-80gb 1290 MHz" in text.replace("\n      ", " ")
+def shown(sheet: ScoreSheet) -> str:
+    return "\n".join(_sheet_lines(sheet_document(sheet)))
 
 
-def test_text_of_a_stopped_candidate_names_the_stage_and_no_value() -> None:
-    text = score_sheet_text(make_sheet(stopped=True))
-    assert "STOPPED by stage sandbox\n" in text
+def test_lines_say_verdict_value_and_each_stage() -> None:
+    text = shown(make_sheet())
+    assert "Gate: passed, value 0.900\n  HyperScore        105.2\n" in text
+    assert all(f"\n  {name} " in text for name in STAGE_NAMES)
+    assert "4 GPUs in a100, 600 min: unchanged -> a100-sxm4-80gb 1290 MHz" in text
+
+
+def test_lines_of_a_stopped_candidate_name_the_stage_and_no_value() -> None:
+    text = shown(make_sheet(stopped=True))
+    assert "Gate: not passed" in text and "  sandbox          STOPPED" in text
     assert "HyperScore" not in text
+
+
+def test_intervals_are_on_the_page() -> None:
+    assert "+5.10% (+4.00% to +6.20%)" in score_sheet_html(make_sheet())
 
 
 def test_page_escapes_what_it_is_given_and_has_its_plots() -> None:
@@ -75,8 +81,7 @@ def test_page_escapes_what_it_is_given_and_has_its_plots() -> None:
 
 def test_what_was_checked_one_by_one_is_on_the_page_and_in_the_document_alone() -> None:
     sheet = make_sheet()
-    shown = _sheet_lines({"passed": True, "sheet": json.loads(sheet.to_json())})
-    text = "\n".join([score_sheet_text(sheet), *shown])
+    text = shown(sheet)
     assert "everything that there was" in text and "clock bound" not in text
     assert "clock bound &lt;i&gt;: proved, 12 rows" in score_sheet_html(sheet)
     assert "clock bound <i>: proved, 12 rows" in sheet.to_json()

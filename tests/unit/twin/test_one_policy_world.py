@@ -275,11 +275,12 @@ def test_every_network_answers_alike_in_the_twin_and_on_a_snapshot(seed: int) ->
     answered_alike(network_rules(), seed)
 
 
+@pytest.mark.parametrize("jobs", [30, pytest.param(JOBS, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", policy_names())
-def test_arena_and_daemon_decide_alike(name: str) -> None:
+def test_arena_and_daemon_decide_alike(name: str, jobs: int) -> None:
     """The whole way: guard and policy in the arena's process, and what the daemon makes of message and snapshot."""
     config = replace(Config(), policy=PolicyConfig(name=name, max_slowdown=0.3), routing=RoutingConfig(open=True))
-    assert decided_alike(create_policy(config), create_policy(config), config, seed=name)
+    assert decided_alike(create_policy(config), create_policy(config), config, seed=name, jobs=jobs)
 
 
 @pytest.mark.slow

@@ -85,7 +85,7 @@ def test_an_exclusive_job_with_a_broken_device_on_every_node_does_not_fit() -> N
     pool.break_device(0)
     assert pool.room(make_job(1, exclusive=True), 99) == 0
     assert pool.room(make_job(1, gpus=3), 99) == 3
-    pool.mend_device(0)
+    pool.repair_device(0)
     assert pool.room(make_job(1, exclusive=True), 99) == 1
 
 
@@ -154,7 +154,7 @@ def test_a_node_that_is_down_has_no_room_and_comes_back_with_all_its_devices() -
     pool.set_power(1, DOWN)
     assert pool.free_total == 4
     assert pool.room(make_job(1, gpus=(1, 8)), 99) == 1
-    pool.mend_device(1)
+    pool.repair_device(1)
     pool.set_power(1, AWAKE)
     assert pool.free_total == 8
 

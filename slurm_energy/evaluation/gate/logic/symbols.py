@@ -107,7 +107,7 @@ class Path:
         return len(self._taken) < len(self._replayed)
 
     def assume(self, condition: object) -> None:
-        """Go on only where a condition holds."""
+        """Continue only where a condition holds."""
         if not isinstance(condition, Truth):
             if not condition:
                 raise Infeasible
@@ -309,22 +309,6 @@ class Number:
 
     def __repr__(self) -> str:
         return "x"
-
-
-def implies(condition: object, then: object) -> object:
-    """Return whether one condition brings another with it, without a path for each side."""
-    for given in (condition, then):
-        if isinstance(given, Truth):
-            return Truth(given.path, lambda: z3.Implies(_formula(condition), _formula(then)))
-    return not condition or bool(then)
-
-
-def all_of(*conditions: object) -> object:
-    """Return whether all conditions hold, without a path for each."""
-    symbolic = [one for one in conditions if isinstance(one, Truth)]
-    if not symbolic:
-        return all(conditions)
-    return Truth(symbolic[0].path, lambda: z3.And(*map(_formula, conditions)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

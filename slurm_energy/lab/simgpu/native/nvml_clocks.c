@@ -243,7 +243,7 @@ nvmlReturn_t nvmlDeviceResetApplicationsClocks(nvmlDevice_t device)
 	return sim_end_changed(NVML_SUCCESS);
 }
 
-/* Counted, so that a test can see that nobody locks memory; it changes nothing here. */
+/* Counted, so that a test can see that no process locks memory; it changes nothing here. */
 nvmlReturn_t nvmlDeviceSetMemoryLockedClocks(nvmlDevice_t device, unsigned int low_mhz, unsigned int high_mhz)
 {
 	struct simgpu_gpu *gpu;

@@ -101,7 +101,7 @@ struct simgpu_profile {
 	struct simgpu_curve curve;
 };
 
-/* One process' context on a GPU. Work is counted in device seconds as the GPU runs it alone, when nobody sets it. */
+/* One process' context on a GPU. Work is counted in device seconds as the GPU runs it alone, when no caller sets it. */
 struct simgpu_load {
 	uint32_t in_use;
 	uint32_t paused;

@@ -28,7 +28,7 @@ struct options {
 	double utilisation;
 	unsigned long long memory_bytes;
 	const char *profile;
-	const char *gpus; /* minor numbers, when the environment shall not say */
+	const char *gpus; /* minor numbers, when the environment does not say */
 	int quiet;
 	struct simgpu_rhythm rhythm;
 };

@@ -20,7 +20,6 @@ DAY = 86_400.0
 def make_evidence(**changes: Any) -> SiteEvidence:
     values: dict[str, Any] = {
         "cluster": ClusterName("lab"),
-        "database_url": "",
         "states": (),
         "runs": (),
         "split_seconds": 0.0,

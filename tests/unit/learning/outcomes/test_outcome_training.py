@@ -6,9 +6,15 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("torch_geometric")
 
-from slurm_energy.learning.outcomes.network import OutcomeModel, graph_data, site_graph  # noqa: E402  # needs torch
 from slurm_energy.learning.outcomes.sites import random_site  # noqa: E402
-from slurm_energy.learning.outcomes.training import outcome_loss, pinball, trained  # noqa: E402
+from slurm_energy.learning.outcomes.training import (  # noqa: E402  # needs torch
+    OutcomeModel,
+    graph_data,
+    outcome_loss,
+    pinball,
+    site_graph,
+    trained,
+)
 from slurm_energy.policy.gnn.outcomes.graph import option_graph, run_graph  # noqa: E402
 from slurm_energy.policy.gnn.outcomes.inference import OutcomeNetwork, layer_shapes  # noqa: E402
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from slurm_energy.learning.soft_actor_critic.losses import quantile_huber_loss
+from slurm_energy.learning.soft_actor_critic.learner import quantile_huber_loss
 
 
 def by_loops(predicted: np.ndarray, target: np.ndarray) -> float:

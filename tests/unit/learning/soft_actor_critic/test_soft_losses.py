@@ -6,7 +6,7 @@ import pytest
 import torch
 from seen_moments import distribution_of
 
-from slurm_energy.learning.soft_actor_critic.losses import (
+from slurm_energy.learning.soft_actor_critic.learner import (
     actor_loss,
     bootstrapped,
     critic_loss,

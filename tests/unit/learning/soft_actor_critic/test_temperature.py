@@ -7,7 +7,7 @@ import torch
 from seen_moments import distribution_of
 
 from slurm_energy.errors import ConfigError
-from slurm_energy.learning.soft_actor_critic.losses import actor_loss
+from slurm_energy.learning.soft_actor_critic.learner import actor_loss
 from slurm_energy.learning.soft_actor_critic.multipliers import Temperature, TemperatureSettings, target_entropy
 
 JOB = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])

@@ -101,7 +101,7 @@ def test_a_refused_start_is_kept_under_the_option_that_was_asked_for() -> None:
     assert replay.add([refused]) == 1
     batch = batch_of(replay.sample(1))
     assert (batch.taken.tolist(), batch.starts.tolist()) == ([2], [False])
-    assert (batch.reward.tolist(), batch.elapsed_seconds.tolist(), batch.goes_on.tolist()) == ([-5.0], [60.0], [0])
+    assert (batch.reward.tolist(), batch.elapsed_seconds.tolist(), batch.continues.tolist()) == ([-5.0], [60.0], [0])
     with pytest.raises(TrainingError, match="refused option 2, which is not open among its"):
         replay.add([replace(refused, moment=seen_moment(0, [0, 1]))])
 
@@ -119,7 +119,7 @@ def test_an_end_is_told_from_what_goes_on() -> None:
     replay = Replay(10, 0)
     replay.add([make_step(seen_moment(0), 0, reward=-1.0, following=seen_moment(1)), make_step(seen_moment(1), 0)])
     batch = batch_of([*replay._kept, replay._kept[0]])
-    assert batch.goes_on.tolist() == [0, 2]
+    assert batch.continues.tolist() == [0, 2]
     assert batch.following is not None and batch.following.num_jobs == 2
 
 
@@ -178,7 +178,7 @@ def test_a_restored_replay_draws_the_same_and_goes_on_the_same() -> None:
     assert first.packed_bytes() == second.packed_bytes()
     mine, theirs = batch_of(first.sample(60)), batch_of(second.sample(60))
     assert not bool(mine.starts.all())
-    for name in ("taken", "starts", "reward", "costs", "elapsed_seconds", "goes_on"):
+    for name in ("taken", "starts", "reward", "costs", "elapsed_seconds", "continues"):
         assert torch.equal(getattr(mine, name), getattr(theirs, name)), name
     for one, other in ((mine.now, theirs.now), (mine.following, theirs.following)):
         assert one is not None and other is not None

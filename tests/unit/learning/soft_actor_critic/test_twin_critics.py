@@ -5,7 +5,7 @@ import torch
 from seen_moments import network, scene_of, seen_moment
 
 from slurm_energy.learning.soft_actor_critic.critics import Judged, TwinCritics, answers, policy_of
-from slurm_energy.learning.soft_actor_critic.losses import actor_loss, critic_loss
+from slurm_energy.learning.soft_actor_critic.learner import actor_loss, critic_loss
 
 
 def reached(module: torch.nn.Module, parts: int = 3) -> set[str]:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_energy.policy.placement import PlaceNode
-from slurm_energy.policy.rules.packing import PackingPrices, Slot, Stay, best_slot
+from slurm_energy.policy.rules.total_cost import PackingPrices, Slot, Stay, best_slot
 
 PRICES = PackingPrices(longer_watts=1000.0, idle_seconds=900.0, wait_watts=10.0)
 
