@@ -174,6 +174,8 @@ def ask_all(
     def one(cluster: str) -> None:
         try:
             document = ask(cluster, addresses[cluster], fields, asker, max(0.001, end - time.monotonic()))
+        except DeadlineExceeded:
+            pass  # said below, with the deadline of all
         except SlurmEnergyError as error:
             with lock:
                 failed[cluster] = str(error)
