@@ -88,6 +88,17 @@ def _groups(lab: Lab, jobs: int) -> dict[str, object]:
     return groups if sum(row["jobs"] for row in groups.values()) == jobs else {}
 
 
+def test_the_option_stands_in_a_script_that_plain_sbatch_takes_too(pair: tuple[Lab, Lab]) -> None:
+    dear, cheap = pair
+    script = f"#!/bin/sh\n#SBATCH --energy-clusters={cheap.spec.cluster_name} --energy-data=1GB@far\n{workload(10.0)}\n"
+    done = dear.run(["energy-sbatch", *JOB], user="alice", input=script, check=True, timeout=120)
+    number_on(cheap, done)
+    assert " + data 6.75 kJ" in done.stderr
+    plain = dear.run(["sbatch", *JOB], user="alice", input=script, check=True)
+    assert re.fullmatch(r"Submitted batch job \d+\n", plain.stdout)
+    assert "--energy-clusters has no effect here: submit with energy-sbatch" in plain.stderr
+
+
 def test_doctor_knows_how_each_cluster_is(pair: tuple[Lab, Lab]) -> None:
     dear, cheap = pair
     said = json.loads(dear.run(["slurm-energy", "doctor", "--json"], timeout=120).stdout)
