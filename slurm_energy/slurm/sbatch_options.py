@@ -32,8 +32,12 @@ ENERGY_OPTIONS: Final[Mapping[str, Takes]] = {
     "energy-gpus": Takes.REQUIRED,
     "energy-redecide": Takes.REQUIRED,
     "energy-open": Takes.OPTIONAL,
+    "energy-clusters": Takes.REQUIRED,
+    "energy-data": Takes.REQUIRED,
 }
 """Options that the SPANK plugin adds to sbatch."""
+CLUSTER_OPTIONS: Final = ("energy-clusters", "energy-data")
+"""Those that energy-sbatch carries out before sbatch runs: the plugin only knows that they exist."""
 DRY_RUN: Final = "energy-dry-run"
 """The one option that only the wrapper knows."""
 

@@ -5,6 +5,7 @@ import stat
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
@@ -41,9 +42,48 @@ def dry_run(words: Sequence[bytes], split: SplitArguments, known: Mapping[str, T
     Raises:
         SlurmEnergyError: the script or an option cannot be read, or the daemon gives no answer.
     """
+    described = described_job(words, split, known, config)
+    job, sent, fields = described.job, described.sent, described.fields
+    try:
+        message, explanation = preview(config.daemon.socket_path, fields, _PREVIEW_SECONDS)
+    except DaemonUnavailable as error:
+        for line in script_lines(sent, config):  # this host knows it, also where the daemon does not answer
+            print(line, flush=True)
+        from slurm_energy.cli.records import where_to_run  # noqa: PLC0415  # heavy, and only for this message
+
+        where = where_to_run(config) or str(error)
+        raise DaemonUnavailable(
+            f"{where}; nothing was submitted, and plain submission works without the daemon"
+        ) from error
+    for line in (*preview_lines(job, message, explanation), *script_lines(sent, config)):
+        print(line)
+    if "energy" not in known:
+        say("sbatch on this host lacks the energy plugin: options in --energy… would not reach the cluster from here")
+    sys.stdout.flush()
+    return 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedJob:
+    """A job as the daemon is asked about it."""
+
+    job: SbatchJob
+    sent: str
+    """Of its script."""
+    fields: Mapping[str, str]
+
+
+def described_job(
+    words: Sequence[bytes], split: SplitArguments, known: Mapping[str, Takes], config: Config
+) -> DescribedJob:
+    """Return the job that sbatch's arguments and its script describe; the script may come from standard input.
+
+    Raises:
+        SlurmEnergyError: the script or an option cannot be read.
+    """
     extra = {**known, **ENERGY_OPTIONS, DRY_RUN: Takes.NOTHING}
     given = {option.name: option.value for option in split.options}
-    text = "" if "wrap" in given else _script_text(split.rest, given.get("chdir"))
+    text = "" if "wrap" in given else script_text(split.rest, given.get("chdir"))
     directives = None if "wrap" in given else script_directives(text)
     job = sbatch_job(split, os.environ, directives, extra, text)
     sent = sent_features(words, config)
@@ -64,23 +104,7 @@ def dry_run(words: Sequence[bytes], split: SplitArguments, known: Mapping[str, T
     is_single = len(split.components) == 1 and (directives is None or len(directives.components) == 1)
     counts = named_counts(job.options, is_single=is_single)
     fields |= {} if counts is None else counts.fields()
-    try:
-        message, explanation = preview(config.daemon.socket_path, fields, _PREVIEW_SECONDS)
-    except DaemonUnavailable as error:
-        for line in script_lines(sent, config):  # this host knows it, also where the daemon does not answer
-            print(line, flush=True)
-        from slurm_energy.cli.records import where_to_run  # noqa: PLC0415  # heavy, and only for this message
-
-        where = where_to_run(config) or str(error)
-        raise DaemonUnavailable(
-            f"{where}; nothing was submitted, and plain submission works without the daemon"
-        ) from error
-    for line in (*preview_lines(job, message, explanation), *script_lines(sent, config)):
-        print(line)
-    if "energy" not in known:
-        say("sbatch on this host lacks the energy plugin: options in --energy… would not reach the cluster from here")
-    sys.stdout.flush()
-    return 0
+    return DescribedJob(job=job, sent=sent, fields=fields)
 
 
 def preview_lines(job: SbatchJob, message: str, explanation: Mapping[str, Any]) -> Iterator[str]:
@@ -190,9 +214,14 @@ def _items(value: object) -> Iterable[Any]:
     return value if isinstance(value, list) else []
 
 
-def _script_text(rest: tuple[str, ...], directory: str | None) -> str:
+def script_text(rest: tuple[str, ...], directory: str | None) -> str:
+    """Return the job's script, from its file or from standard input.
+
+    Raises:
+        SlurmEnergyError: it cannot be read, or sbatch would refuse it.
+    """
     if not rest:
-        return _decoded(sys.stdin.buffer.read(MAX_SCRIPT_BYTES + 1), "the script on standard input")
+        return _decoded(_standard_input(), "the script on standard input")
     path = script_path(rest[0], directory)
     try:
         with path.open("rb") as file:
@@ -201,6 +230,14 @@ def _script_text(rest: tuple[str, ...], directory: str | None) -> str:
             return _decoded(file.read(MAX_SCRIPT_BYTES + 1), f"script {visible(str(path))}")
     except OSError as error:
         raise SlurmError(f"script {visible(str(path))} cannot be read: {error.strerror}") from error
+
+
+def _standard_input() -> bytes:
+    """Return what comes there, read without a buffer: who reads it again begins where it began."""
+    raw = b""
+    while len(raw) <= MAX_SCRIPT_BYTES and (chunk := os.read(0, MAX_SCRIPT_BYTES)):
+        raw += chunk
+    return raw
 
 
 def _decoded(raw: bytes, thing: str) -> str:
