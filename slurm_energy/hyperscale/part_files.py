@@ -34,6 +34,8 @@ class PartSizes:
     num_features: int
     num_classes: int
     training_vertices: int
+    halo_rows: Tensor
+    """How many vertices of part k have an edge into part j, [parts, parts]; 0 where j is k."""
 
     @property
     def num_parts(self) -> int:
@@ -83,15 +85,19 @@ def write_parts(path: Path, graph_tensors: dict[str, Tensor], part_of_vertex: Te
     vertex_offsets = torch.zeros(num_parts + 1, dtype=torch.int64)
     vertex_offsets[1:] = torch.cumsum(torch.bincount(part_of_vertex, minlength=num_parts), 0)
     edge_offsets = torch.searchsorted(target, vertex_offsets)
+    part = part_of_vertex[order]
+    pairs = torch.unique(source * num_parts + part[target])
+    rows = torch.bincount((pairs % num_parts) * num_parts + part[pairs // num_parts], minlength=num_parts**2)
     sizes = PartSizes(
         vertex_offsets=tuple(vertex_offsets.tolist()),
         edge_offsets=tuple(edge_offsets.tolist()),
         num_features=x.shape[1],
         num_classes=num_classes,
         training_vertices=int(graph_tensors["train_mask"].sum()),
+        halo_rows=rows.view(num_parts, num_parts).fill_diagonal_(0),
     )
     tensors = {"order": order, "edge_index": torch.stack([source, target]), "x": x[order].float(), "y": y[order].long()}
-    tensors |= {name: graph_tensors[name][order].bool() for name in MASKS}
+    tensors |= {name: graph_tensors[name][order].bool() for name in MASKS} | {"halo_rows": sizes.halo_rows}
     header = {
         "format": FORMAT,
         "vertex_offsets": json.dumps(sizes.vertex_offsets),
@@ -158,9 +164,11 @@ def read_sizes(path: Path) -> PartSizes:
             edge_offsets = _offsets(path, header, "edge_offsets")
             features, edges = file.get_slice("x").get_shape(), file.get_slice("edge_index").get_shape()
             num_classes, training = int(header["num_classes"]), int(header["training_vertices"])
+            halo_rows = file.get_tensor("halo_rows")
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         raise DataFileError(f"{path}: parts cannot be read: {error}") from error
     fits = len(features) == 2 and len(edges) == 2 and len(vertex_offsets) == len(edge_offsets) >= 2
+    fits = fits and tuple(halo_rows.shape) == (len(vertex_offsets) - 1,) * 2
     if not fits or features[0] != vertex_offsets[-1] or edges[1] != edge_offsets[-1] or num_classes < 1:
         raise DataFileError(f"{path}: its header does not fit its tensors: write it again with `hyperscale plan`")
     return PartSizes(
@@ -169,6 +177,7 @@ def read_sizes(path: Path) -> PartSizes:
         num_features=int(features[1]),
         num_classes=num_classes,
         training_vertices=training,
+        halo_rows=halo_rows,
     )
 
 

@@ -28,6 +28,7 @@ ONLY_IMPORTER = {
     "pynvml": {"device/nvml.py"},
     "pyslurm": {"slurm/pyslurm_client.py"},
     "torch_geometric": {
+        "hyperscale/graph.py",
         "hyperscale/layers.py",
         "hyperscale/training.py",
         "policy/gnn/ablation/heterogeneous.py",
