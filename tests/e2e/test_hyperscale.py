@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -11,16 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from energy_lab import await_reports
+from energy_lab import await_reports, until
 from lab_fixtures import EXACT, PATIENT, lab_spec, require_lab
 
 from slurm_energy.lab.cluster import Lab, PartitionSpec, start_lab
 
 pytestmark = pytest.mark.lab
 
-SLOW_SHARE = 0.35
-"""Of the time that the rank on the slow partition may run."""
-_TURN_SECONDS = 0.02
+SLOW_SHARE = 0.2
+"""Of a CPU, for the rank on the slow partition."""
 # All nodes of the laboratory are one host, and its name is not the nodes'.
 HERE = {"MASTER_ADDR": "127.0.0.1"}
 
@@ -34,7 +32,8 @@ def write_graph(path: Path, vertices: int = 20_000) -> None:
     x = drawn.normal(size=(vertices, 16)).astype(np.float32) + np.eye(16, dtype=np.float32)[y]
     draw = drawn.random(vertices)
     masks = {"train_mask": draw < 0.5, "val_mask": (draw >= 0.5) & (draw < 0.7), "test_mask": draw >= 0.7}
-    np.savez(path, x=x, y=y, edge_index=np.stack([source, target]), **masks)
+    arrays: dict[str, Any] = {"x": x, "y": y, "edge_index": np.stack([source, target]), **masks}
+    np.savez(path, **arrays)
 
 
 @pytest.fixture(scope="module")
@@ -50,40 +49,33 @@ def unequal() -> Iterator[Lab]:
 
 @contextmanager
 def slow_rank(lab: Lab, rank: int) -> Iterator[None]:
-    """Let one rank of every training in a lab run for a share of the time only, as on a slower GPU."""
-    ended = threading.Event()
-    home = os.fsencode(lab.layout.home("alice"))
+    """Hold one rank of every training in a lab to a share of a CPU, as on a slower GPU."""
+    cpu = Path("/sys/fs/cgroup/cpu")
+    if not (cpu / "cpu.cfs_quota_us").exists():
+        pytest.skip("this machine has no CPU controller of the first version")
+    group, home, ended = cpu / lab.name, os.fsencode(lab.layout.home("alice")), threading.Event()
+    group.mkdir()
+    (group / "cpu.cfs_period_us").write_text("20000")
+    (group / "cpu.cfs_quota_us").write_text(str(int(20000 * SLOW_SHARE)))
 
-    def found() -> list[int]:
-        numbers = []
-        for entry in Path("/proc").iterdir():
-            with suppress(OSError, ValueError):
-                words = (entry / "cmdline").read_bytes().split(b"\0")
-                here = {b"hyperscale", b"train"} <= set(words) and any(word.startswith(home) for word in words)
-                if here and f"SLURM_PROCID={rank}".encode() in (entry / "environ").read_bytes().split(b"\0"):
-                    numbers.append(int(entry.name))
-        return numbers
+    def hold() -> None:
+        while not ended.wait(0.1):
+            for entry in Path("/proc").iterdir():
+                with suppress(OSError, ValueError):
+                    words = (entry / "cmdline").read_bytes().split(b"\0")
+                    here = {b"hyperscale", b"train"} <= set(words) and any(word.startswith(home) for word in words)
+                    if here and f"SLURM_PROCID={rank}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                        (group / "cgroup.procs").write_text(entry.name)
 
-    def turn() -> None:
-        numbers: list[int] = []
-        while not ended.is_set():
-            numbers = numbers or found()
-            for sent in (signal.SIGSTOP, signal.SIGCONT):
-                for number in list(numbers):
-                    try:
-                        os.kill(number, sent)
-                    except ProcessLookupError:
-                        numbers.remove(number)
-                share = SLOW_SHARE if sent == signal.SIGCONT else 1.0 - SLOW_SHARE
-                ended.wait(_TURN_SECONDS * share if numbers else 0.2)
-
-    thread = threading.Thread(target=turn)
+    thread = threading.Thread(target=hold)
     thread.start()
     try:
         yield
     finally:
         ended.set()
         thread.join()
+        until("an empty group", lambda: not (group / "cgroup.procs").read_text())
+        group.rmdir()
 
 
 def planned(lab: Lab, folder: str, epochs: int, *more: str, graph: str = "graph.npz") -> dict[str, Any]:
