@@ -49,7 +49,9 @@ def hyperscale() -> None:
 @click.option(
     "--parts-per-gpu", type=click.IntRange(1, 64), default=2, show_default=True, help="More move more finely."
 )
-@click.option("--method", metavar="NAME", help="How to partition; without it the package's own way.")
+@click.option(
+    "--method", metavar="NAME", help="How to partition: metis, banded or random; without it the best that is installed."
+)
 @click.option("--cpus", type=click.IntRange(1, 256), default=4, show_default=True, help="CPUs of a task.")
 @click.option("--speed", "speeds", multiple=True, metavar="TYPE=N", help="Edges per second of a GPU type.")
 @click.option("--measured", type=_PLANNED, metavar="FOLDER", help="Take speeds from the run of this plan.")
@@ -96,8 +98,7 @@ def plan(graph: Path, output: Path, as_json: bool, **options: Any) -> int:
         for rank, one in enumerate(fastest)
         for share in range(shares)
     ]
-    method = {"method": options["method"]} if options["method"] else {}
-    parts = partition(found, devices, seed=options["seed"], **method)
+    parts = partition(found, devices, options["method"], options["seed"])
     output.mkdir(parents=True, exist_ok=True)
     folder = output.resolve()
     tensors = {name: found.data[name] for name in ("x", "edge_index", "y", *MASKS)}
