@@ -28,6 +28,7 @@ from slurm_energy.wire.authentication import ReplayGuard, Verified, prove_newest
 from slurm_energy.wire.codec import Message, decode
 from slurm_energy.wire.messages import failure, refusal
 from slurm_energy.wire.node_status import Delivery, decode_delivery, encode_received
+from slurm_energy.wire.running_power import RunningPower, decode_running_power
 
 logger = logging.getLogger(__name__)
 
@@ -220,6 +221,22 @@ class ReportReceiver:
             return (parse_job_id(number), 0.0) if verb == "newest" else (WireError("a report asks for no job"), 0.0)
         except SlurmEnergyError as error:
             return WireError(str(error)), 0.0
+
+    async def running_power(
+        self, message: Message, *, at_root: bool, host: str
+    ) -> tuple[RunningPower | WireError, float]:
+        """Return what a node states of a running job, or why it is not taken; and what an unknown sender cost.
+
+        Raises:
+            DaemonUnavailable: too many are being looked at already.
+        """
+        verified, wasted = await self._looked_at(at_root, self._proven, message, host)
+        if isinstance(verified, WireError):
+            return verified, wasted
+        try:
+            return decode_running_power(verified.body), 0.0
+        except WireError as error:
+            return error, 0.0
 
     async def accept(self, raw: bytes, *, at_root: bool, host: str = "") -> Accepted:
         """Return the reply to one message.

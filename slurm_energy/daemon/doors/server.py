@@ -22,10 +22,13 @@ from slurm_energy.daemon.doors.callers import (
     Slots,
     peer_of,
 )
+from slurm_energy.daemon.doors.power import RunningClocks
 from slurm_energy.daemon.doors.reports import MAX_REPORT_BYTES, ReportReceiver
 from slurm_energy.errors import DaemonUnavailable, PermissionRefused, WireError
 from slurm_energy.wire.client import FIRST_UNRESERVED_PORT
 from slurm_energy.wire.codec import END_LINE, MAX_DECIDE_BYTES, PROTOCOL, Message, decode, encode
+from slurm_energy.wire.running_power import VERB as POWER_VERB
+from slurm_energy.wire.running_power import encode_order
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +59,7 @@ _CHUNK_BYTES = 65_536
 _TAIL = b"\n" + END_LINE
 _HEAD = f"{PROTOCOL} ".encode()
 _NEWEST = f"{PROTOCOL} newest\n".encode()
+_POWER = f"{PROTOCOL} {POWER_VERB}\n".encode()
 _NODE = -2
 """Stands for a node that asks for the newest entry of a decision."""
 
@@ -75,11 +79,13 @@ class Server:
         self,
         parent: AsksParent,
         reports: ReportReceiver,
+        running: RunningClocks,
         privileged: frozenset[int],
         count: Callable[[str, int], None],
     ) -> None:
         self._parent = parent
         self._reports = reports
+        self._running = running
         self._privileged = privileged
         self._count = count
         self._listeners: list[socket.socket] = []
@@ -212,6 +218,9 @@ class Server:
                     self._unknown.charge([(host, at_root)], NEWEST_SECONDS, time.monotonic())
                     await self._send(writer, await self._newest(raw, host, at_root))
                     return
+                if raw.startswith(_POWER):
+                    await self._send(writer, await self._power(raw, host, at_root))
+                    return
                 accepted = await self._reports.accept(raw, at_root=at_root, host=host)
                 if accepted.wasted_seconds:
                     self._unknown.charge([(host, at_root)], accepted.wasted_seconds, time.monotonic())
@@ -242,6 +251,18 @@ class Server:
         peer = Peer(process_id=0, user_id=_NODE, privileged=is_proven)
         parts = [part async for part in self._parent.ask(asked, peer)]
         reply = decode(b"".join(parts), MAX_DECIDE_BYTES)
+        return await self._reports.proven(reply, message.fields.get("nonce", ""), at_root=at_root)
+
+    async def _power(self, raw: bytes, host: str, at_root: bool) -> Message:
+        """Return the clock that a running job may have, with a proof that the answer is ours."""
+        message = decode(raw, MAX_DECIDE_BYTES)
+        found, wasted = await self._reports.running_power(message, at_root=at_root, host=host)
+        if isinstance(found, WireError):
+            self._unknown.charge([(host, at_root)], wasted, time.monotonic())
+            raise found
+        order = self._running.answer(found)
+        self._count("clocks under a budget" if order.clock_mhz is not None else "clocks without a bound", 1)
+        reply = Message("ok", {"entry": encode_order(order)})
         return await self._reports.proven(reply, message.fields.get("nonce", ""), at_root=at_root)
 
     @contextlib.contextmanager

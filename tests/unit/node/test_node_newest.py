@@ -209,7 +209,7 @@ def test_a_name_that_is_looked_up_for_ever_costs_no_more_than_the_time_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hanging = threading.Event()
-    monkeypatch.setattr(newest, "_ask", lambda *given: hanging.wait(300.0))
+    monkeypatch.setattr(newest, "ask_daemon", lambda *given: hanging.wait(300.0))
     began = time.monotonic()
     found, events = fetched(Bench(tmp_path), "controller.example:8470", carried())
     hanging.set()
