@@ -24,10 +24,15 @@ from lab_fixtures import StartLab
 
 from slurm_energy.config import StoreConfig
 from slurm_energy.domain.ids import ClusterName
+from slurm_energy.domain.trials import LearnedClock
+from slurm_energy.energy_model.catalog import CATALOG
 from slurm_energy.errors import LabError, StoreError
+from slurm_energy.estimation.job_groups import job_group
 from slurm_energy.lab.cluster import Lab, PartitionSpec
 from slurm_energy.lab.jobs import submit
-from slurm_energy.store.session import open_engine, store_session
+from slurm_energy.policy.candidate import CandidatePolicy, NameClocks, SiteEstimates, write_candidate
+from slurm_energy.store.promotion import add_candidate
+from slurm_energy.store.session import open_engine, run_in_transaction, store_session
 from slurm_energy.store.site_history import ClockedRun, clocked_runs
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(6000), pytest.mark.long]
@@ -36,6 +41,9 @@ USERS = ("ann", "ben", "cat", "dan", "eva", "fay", "gus", "hal", "ida", "jon", "
 PARTITIONS = (PartitionSpec(name="v100", nodes=4, gpus_per_node=16),)
 NIGHTS = 3
 DEVICE_SECONDS = 400.0
+SHORT_SECONDS = 120.0
+SCALE_BUSY, SCALE_FREE = 6.0, 20.0
+"""Device seconds a second, on a machine with other work and on one without."""
 TASKS = 4
 """Of the array that each user submits at a time: one decision, four jobs."""
 AT_ONCE = 60
@@ -57,11 +65,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-def submit_round(lab: Lab, *more: str) -> None:
+def submit_round(lab: Lab, *more: str, device_seconds: float = DEVICE_SECONDS) -> None:
     """Submit one array for each user."""
     for user in USERS:
         options = ["-J", "train", "--gres=gpu:1", "-t", "60", f"--array=1-{TASKS}", *more]
-        submit(lab, options, wrap=workload(DEVICE_SECONDS, "host"), user=user)
+        submit(lab, options, wrap=workload(device_seconds, "host"), user=user)
 
 
 def jobs_left(lab: Lab) -> int:
@@ -69,13 +77,20 @@ def jobs_left(lab: Lab) -> int:
     return len(lab.run(["squeue", "-h", "-r", "-o", "%i"], check=True).stdout.split())
 
 
-def keep_busy(lab: Lab, is_enough: Callable[[], bool], what: str, limit_seconds: float, *more: str) -> None:
+def keep_busy(
+    lab: Lab,
+    is_enough: Callable[[], bool],
+    what: str,
+    limit_seconds: float,
+    *more: str,
+    device_seconds: float = DEVICE_SECONDS,
+) -> None:
     """Submit rounds, never more than the GPUs hold, until something has come."""
     end = time.monotonic() + limit_seconds
     while not is_enough():
         assert time.monotonic() < end, f"{what} did not come within {limit_seconds:g} s"
         if jobs_left(lab) <= AT_ONCE - TASKS * len(USERS):
-            submit_round(lab, *more)
+            submit_round(lab, *more, device_seconds=device_seconds)
         else:
             time.sleep(1.0)
 
@@ -158,9 +173,81 @@ def a_night(lab: Lab) -> str:
     return name
 
 
+def claims_without_a_run(lab: Lab) -> CandidatePolicy:
+    """Return a candidate whose estimates say of the default clock's neighbour what no run ever showed."""
+    run = measured(lab)[0]
+    claimed = LearnedClock(
+        sm_clock_mhz=next(mhz for mhz in CATALOG[run.gpu_type].sm_clocks_mhz[::-1] if mhz < run.default_clock_mhz),
+        default_clock_mhz=run.default_clock_mhz,
+        slowdown=0.0,
+        error=0.001,
+        energy_change=-0.4,
+        runs=9,
+        measured_at_seconds=time.time(),
+        by_trial=False,
+    )
+    names = {(one.user_id, job_group(one.name, one.script_key)) for one in measured(lab)}
+    clocks = tuple(
+        NameClocks(user_id=user, group=group, clocks={run.gpu_type: claimed}) for user, group in names if group
+    )
+    return CandidatePolicy(
+        candidate_id="claims", made_at_seconds=time.time(), estimates=SiteEstimates(clocks=clocks, power_factors={})
+    )
+
+
+def add(lab: Lab, candidate: CandidatePolicy) -> None:
+    """Write a candidate where the lab's nights write theirs, and note it in the database."""
+    state = lab.layout.database.parent
+    owner = state.stat()
+    written = write_candidate(candidate, state / "candidates" / candidate.candidate_id)
+    assert written.folder is not None
+    for path in (written.folder.parent, written.folder, *written.folder.iterdir()):
+        os.chown(path, owner.st_uid, owner.st_gid)
+    engine = open_engine(StoreConfig(url=f"sqlite:///{lab.layout.database}"))
+    try:
+        run_in_transaction(
+            engine,
+            lambda session: add_candidate(
+                session,
+                ClusterName(lab.spec.cluster_name),
+                candidate_id=candidate.candidate_id,
+                made_at_seconds=candidate.made_at_seconds,
+                parent_id="",
+                folder=str(written.folder),
+                document={"parts": list(candidate.parts)},
+                actor="test",
+            ),
+        )
+    finally:
+        engine.dispose()
+
+
+def test_what_only_estimates_find_good_is_stopped_by_the_jobs_of_its_canary(new_lab: StartLab) -> None:
+    nightly = SETTINGS["nightly"] | {"shadow_decisions": len(USERS)}
+    settings = SETTINGS | {"nightly": nightly}
+    lab = new_lab(energy=True, partitions=PARTITIONS, settings=settings, time_scale=SCALE_BUSY, users=USERS)
+    until("daemon", lab.ping)
+    keep_busy(lab, lambda: runs_by_user(lab, is_low=True) >= 2, "history", 900.0, device_seconds=SHORT_SECONDS)
+    add(lab, claims_without_a_run(lab))
+    lab.run(["slurm-energy", "policy", "promote", "claims", "--yes"], check=True)
+
+    def stage() -> str | None:
+        return next((one["stage"] for one in listed(lab)["candidates"]), None)
+
+    def is_decided() -> bool:
+        return stage() in ("active", "rejected")
+
+    keep_busy(lab, is_decided, "end of the canary", 1500.0, device_seconds=SHORT_SECONDS)
+    page = lab.run(["slurm-energy", "policy", "show", "claims"], check=True).stdout
+    print(page)
+    assert stage() == "rejected", page
+    assert "shadow -> canary" in page
+    assert "worse than the live policy: joules" in page
+
+
 def test_three_nights_of_recurring_programs_each_draw_less_energy(new_lab: StartLab) -> None:
     is_busy = os.getloadavg()[0] > 1.5 * (os.cpu_count() or 1)
-    scale = 6.0 if is_busy else 20.0
+    scale = SCALE_BUSY if is_busy else SCALE_FREE
     lab = new_lab(energy=True, partitions=PARTITIONS, settings=SETTINGS, time_scale=scale, users=USERS)
     until("daemon", lab.ping)
     keep_busy(lab, lambda: runs_by_user(lab, is_low=False) >= 6, "history", 600.0, "--energy=off")
