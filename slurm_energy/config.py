@@ -387,6 +387,11 @@ class FacilityConfig:
     pue: float = setting(1.0, "Energy of the whole building over that of its computers.", 1.0, 10.0)
     tariff_file: str = setting("", "CSV file with starts_at and a price such as EUR_per_kwh; empty: no money.")
     intensity_file: str = setting("", "CSV file with starts_at and grams_per_kwh of CO2; empty: no CO2.")
+    later_starts: Literal["off", "price", "carbon"] = setting(
+        "off",
+        "Whether jobs with --energy-start-before begin later, at the lowest price of tariff_file or the least CO2 of "
+        "intensity_file until then.",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

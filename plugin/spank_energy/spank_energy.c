@@ -5,6 +5,7 @@
  *	--energy=off|observe|balanced|saver
  *	--energy-max-slowdown=PCT	0 to 200
  *	--energy-deadline=TIME		a time as for --begin, by the clock and time zone of this host
+ *	--energy-start-before=TIME	likewise
  *	--energy-gpus=COUNTS		numbers of GPUs that the job may run with, such as 2-8 or 2,4,8
  *	--energy-quiet
  *	--energy-trials=on|off
@@ -58,7 +59,8 @@ EXPORT extern int slurm_spank_init(spank_t spank, int argc, char **argv);
 EXPORT extern int slurm_spank_init_post_opt(spank_t spank, int argc, char **argv);
 EXPORT extern int slurm_spank_task_init(spank_t spank, int argc, char **argv);
 
-typedef enum { MODE, MAX_SLOWDOWN, DEADLINE, QUIET, TRIALS, GPUS, REDECIDE, OPEN, CLUSTERS, DATA, NUM_OPTIONS } option_t;
+typedef enum { MODE, MAX_SLOWDOWN, DEADLINE, QUIET, TRIALS, GPUS, REDECIDE, OPEN, START_BEFORE, CLUSTERS, DATA,
+	       NUM_OPTIONS } option_t;
 
 #define CALLER_VARIABLE "SLURM_ENERGY_EXPLAIN_CALLER"
 
@@ -85,6 +87,7 @@ static const char *const entries[NUM_OPTIONS] = {
 	[GPUS] = ENERGY_ENTRY_GPUS,
 	[REDECIDE] = ENERGY_ENTRY_REDECIDE,
 	[OPEN] = ENERGY_ENTRY_OPEN,
+	[START_BEFORE] = ENERGY_ENTRY_START_BEFORE,
 };
 
 static int _option(int which, const char *argument, int remote);
@@ -112,6 +115,9 @@ static struct spank_option options[NUM_OPTIONS] = {
 		       _option },
 	[OPEN] = { "energy-open", "on|off",
 		   "let partitions be tried before the named one, among those that may be used", 2, OPEN, _option },
+	[START_BEFORE] = { "energy-start-before", "TIME",
+			   "let the job begin later, by this time (forms as for --begin), where energy is cheaper then", 1,
+			   START_BEFORE, _option },
 	[CLUSTERS] = { "energy-clusters", "LIST", "with energy-sbatch: submit to the one of these that costs the least", 1,
 		       CLUSTERS, _option },
 	[DATA] = { "energy-data", "SIZE@CLUSTER",
@@ -171,6 +177,7 @@ static bool _check(option_t which, const char *argument, char *value, char *comp
 		}
 		break;
 	case DEADLINE:
+	case START_BEFORE:
 		return _check_deadline(argument, value, complaint, size);
 	case OPEN:
 		if (!argument[0])

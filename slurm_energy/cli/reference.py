@@ -55,6 +55,7 @@ answer is unclear ("Socket timed out"), it advises to look with `squeue --me` an
 | `--energy=balanced` | save energy inside the site's slowdown bound |
 | `--energy=saver` | save energy inside the site's larger slowdown bound |
 | `--energy-max-slowdown=PCT` | the job may take at most so many per cent longer |
+| `--energy-start-before=TIME` | the job may [begin later](../how-to/later-start.md), by then, where energy is cheaper |
 | `--energy-deadline=TIME` | the job should have ended by then, in the forms of sbatch's `--deadline` |
 | `--energy-gpus=COUNTS` | the job may run with [these numbers of GPUs](../how-to/gpu-count.md): `2-8`, `2,4,8` |
 | `--energy-quiet` | print no line |

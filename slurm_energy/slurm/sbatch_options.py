@@ -26,6 +26,7 @@ ENERGY_OPTIONS: Final[Mapping[str, Takes]] = {
     "energy": Takes.REQUIRED,
     "energy-max-slowdown": Takes.REQUIRED,
     "energy-deadline": Takes.REQUIRED,
+    "energy-start-before": Takes.REQUIRED,
     "energy-quiet": Takes.NOTHING,
     "energy-trials": Takes.REQUIRED,
     "energy-gpus": Takes.REQUIRED,

@@ -97,6 +97,8 @@ def described_job(
     }
     if request.options.deadline_seconds is not None:  # read here, by this host's time zone, as the plugin does
         fields["energy_deadline"] = f"@{int(request.options.deadline_seconds)}"
+    if request.options.start_before_seconds is not None:
+        fields["energy_start_before"] = f"@{int(request.options.start_before_seconds)}"
     if sent:
         fields["script"] = sent
     is_single = len(split.components) == 1 and (directives is None or len(directives.components) == 1)
@@ -124,7 +126,10 @@ def preview_lines(job: SbatchJob, message: str, explanation: Mapping[str, Any]) 
         yield f"  clock:         {clock_line(clock)}"
     if not clocks:
         yield "  clock:         unchanged"
-    changed = bool(partitions or clocks or decision.get("prefer") or decision.get("gpus"))
+    begins = decision.get("begins_at_seconds")
+    if begins is not None:
+        yield f"  start:         not before {time.strftime('%Y-%m-%dT%H:%M:%S%z', time.localtime(float(begins)))}"
+    changed = bool(begins or partitions or clocks or decision.get("prefer") or decision.get("gpus"))
     for code in _items(decision.get("reasons")):
         yield f"  because:       {visible(reason_sentence(str(code), changed=changed))}"
     details = from_plain(AnswerDetails, decision.get("details") or {})
