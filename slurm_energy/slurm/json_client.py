@@ -109,12 +109,26 @@ class JsonReader:
         Raises:
             SlurmError: a command failed, hung, or answered something else than expected.
         """
-        partitions = convert_partitions(self._text("scontrol", "--all", "show", "partition", "-o"))
+        partitions = self.read_partitions()
         nodes = self._read_nodes()
         jobs = self._rows("jobs", convert_job, "squeue", "--json", "--all", "--states=all")
+        return self.reading(partitions, nodes, jobs)
+
+    def read_partitions(self) -> Converted[PartitionState]:
+        """Return the partitions; `scontrol` alone tells every release's whole settings of them.
+
+        Raises:
+            SlurmError: scontrol failed or hung.
+        """
+        return convert_partitions(self._text("scontrol", "--all", "show", "partition", "-o"))
+
+    def reading(
+        self, partitions: Converted[PartitionState], nodes: Converted[NodeState], jobs: Converted[JobState]
+    ) -> ClusterReading:
+        """Return what was read, in whichever way, as one reading with the switches that the nodes hang on."""
         skipped: Counter[str] = Counter()
-        for kind, converted in (("partition", partitions), ("node", nodes), ("job", jobs)):
-            skipped.update({f"{kind}: {reason}": count for reason, count in converted.skipped.items()})
+        for kind, reasons in (("partition", partitions), ("node", nodes), ("job", jobs)):
+            skipped.update({f"{kind}: {reason}": count for reason, count in reasons.skipped.items()})
         topology = self._read_topology()
         return ClusterReading(
             partitions=partitions.items,
@@ -171,10 +185,10 @@ class JsonReader:
         """Return the converted rows of the list under `key` of a command's answer."""
         return self._answer(key, convert, *command).converted()
 
-    def _answer(self, key: str, convert: Callable[[Mapping[str, object]], _Item], *command: str) -> "_Answer[_Item]":
+    def _answer(self, key: str, convert: Callable[[Mapping[str, object]], _Item], *command: str) -> "JsonAnswer[_Item]":
         """Return a command's answer, read and converted row by row while it is printed."""
         known = self._known.get((command[0], key))
-        answer = _Answer(key, convert, known)
+        answer = JsonAnswer(key, convert, known)
         self._run(answer.feed, *command)
         try:
             answer.close()
@@ -200,8 +214,8 @@ class JsonReader:
             ) from error
 
 
-class _Answer(Generic[_Item]):
-    """The answer of one command with `--json`; what is wrong with it is said at its end, the command's own error first.
+class JsonAnswer(Generic[_Item]):
+    """A JSON answer of a command or a server; what is wrong with it is said at its end, the command's own error first.
 
     A row is converted as soon as it has come, so that a long queue is never held as text or as raw rows.
     """

@@ -5,36 +5,27 @@ It does not tell what `--gpus` and its like asked for: such a waiting job has an
 """
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
-from typing import Any, Protocol
+from typing import Any
 
 from slurm_energy.domain.cluster import JobState
 from slurm_energy.domain.ids import JobId
 from slurm_energy.errors import SlurmError
 from slurm_energy.slurm.conversion import convert_rows
-from slurm_energy.slurm.convert_cluster import convert_node, convert_partition
+from slurm_energy.slurm.convert_cluster import convert_node
 from slurm_energy.slurm.convert_job import convert_job
-from slurm_energy.slurm.json_client import ClusterReading
+from slurm_energy.slurm.json_client import ClusterReading, JsonReader
 
 _SERIES = re.compile(r"[0-9]{2}\.[0-9]{2}")
 
 
-class AccountingReader(Protocol):
-    """What reads accounting; pyslurm's own database reader is not used."""
-
-    def read_ended_jobs(self, job_ids: Sequence[JobId]) -> tuple[JobState, ...]:
-        """Return what accounting knows of some jobs."""
-        ...
-
-
 class PyslurmReader:
-    """Reads through pyslurm's `Partitions`, `Nodes` and `Jobs`."""
+    """Reads through pyslurm's `Nodes` and `Jobs`; partitions, switches and accounting through Slurm's commands."""
 
-    def __init__(self, pyslurm: Any, accounting: AccountingReader) -> None:
+    def __init__(self, pyslurm: Any, commands: JsonReader) -> None:
         self._pyslurm = pyslurm
-        self._accounting = accounting
+        self._commands = commands
 
     def read_cluster(self) -> ClusterReading:
         """Return partitions, nodes and jobs.
@@ -45,21 +36,23 @@ class PyslurmReader:
         try:
             job_rows: list[object] = [job_row(job) for job in self._pyslurm.Jobs.load().values()]
             node_objects = list(self._pyslurm.Nodes.load().values())
-            partition_rows: list[object] = [partition_row(item) for item in self._pyslurm.Partitions.load().values()]
         except (self._pyslurm.RPCError, AttributeError, TypeError) as error:
             raise SlurmError(f"pyslurm cannot read the cluster: {error}") from error
         held = _gpus_held_by_node(job_rows)
         nodes = convert_rows([node_row(node, held) for node in node_objects], convert_node)
-        jobs = convert_rows(job_rows, convert_job)
-        partitions = convert_rows(partition_rows, convert_partition)
-        skipped: Counter[str] = Counter()
-        for kind, reasons in (("partition", partitions), ("node", nodes), ("job", jobs)):
-            skipped.update({f"{kind}: {reason}": count for reason, count in reasons.skipped.items()})
-        return ClusterReading(partitions=partitions.items, nodes=nodes.items, jobs=jobs.items, skipped=dict(skipped))
+        return self._commands.reading(self._commands.read_partitions(), nodes, convert_rows(job_rows, convert_job))
 
     def read_ended_jobs(self, job_ids: Sequence[JobId]) -> tuple[JobState, ...]:
         """Return what accounting knows of some jobs."""
-        return self._accounting.read_ended_jobs(job_ids)
+        return self._commands.read_ended_jobs(job_ids)
+
+
+def pyslurm_release() -> str:
+    """Return the release of the installed pyslurm without importing it; empty where there is none."""
+    try:
+        return metadata.version("pyslurm")
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 def load_pyslurm(slurm_version: str) -> Any:
@@ -71,10 +64,9 @@ def load_pyslurm(slurm_version: str) -> Any:
     Raises:
         SlurmError: it is not installed, or was made for another Slurm.
     """
-    try:
-        made_for = metadata.version("pyslurm")
-    except metadata.PackageNotFoundError as error:
-        raise SlurmError("pyslurm is not installed: install it, or set cluster.reader = 'commands'") from error
+    made_for = pyslurm_release()
+    if not made_for:
+        raise SlurmError("pyslurm is not installed: install it, or set cluster.reader = 'commands'")
     series = _SERIES.findall(slurm_version)
     if not series or _SERIES.findall(made_for)[:1] != series[:1]:
         raise SlurmError(
@@ -144,32 +136,6 @@ def node_row(node: Any, held: Mapping[str, str]) -> dict[str, object]:
     }
 
 
-def partition_row(partition: Any) -> dict[str, object]:
-    """Return the keys of `scontrol show partition` that this partition would have."""
-    return {
-        "PartitionName": partition.name,
-        "Default": "YES" if partition.is_default else "NO",
-        "State": partition.state,
-        "MaxTime": _limit(partition.max_time_limit),
-        "DefaultTime": _limit(partition.default_time),
-        "MaxNodes": _limit(partition.max_nodes),
-        "AllowGroups": _joined(partition.allowed_groups),
-        "AllowAccounts": _joined(partition.allowed_accounts),
-        "DenyAccounts": _joined(partition.denied_accounts),
-        "AllowQos": _joined(partition.allowed_qos),
-        "DenyQos": _joined(partition.denied_qos),
-        "RootOnly": "YES" if partition.is_root_only else "NO",
-        "ReqResv": "YES" if partition.requires_reservation else "NO",
-        "PriorityTier": partition.priority_tier,
-        "PriorityJobFactor": getattr(partition, "priority_job_factor", None),
-        "MinNodes": _limit(getattr(partition, "min_nodes", None)),
-        "MaxCPUsPerNode": _limit(getattr(partition, "max_cpus_per_node", None)),
-        "MaxMemPerNode": _limit(getattr(partition, "max_memory_per_node", None)),
-        "AllocNodes": _joined(getattr(partition, "allowed_submit_nodes", None)),
-        "QoS": getattr(partition, "qos", None) or "N/A",
-    }
-
-
 def _gpus_held_by_node(rows: Iterable[object]) -> dict[str, str]:
     """Return what the jobs hold on each node: pyslurm's own figure of a node was empty while a job held GPUs."""
     held: dict[str, list[str]] = {}
@@ -193,11 +159,3 @@ def _gres_text(gres: object) -> str:
         return "gpu:unreadable:?"
     counts = {name: item.get("count") if isinstance(item, dict) else item for name, item in gres.items()}
     return ",".join(f"{name}:{count}" for name, count in counts.items())
-
-
-def _joined(items: object) -> str:
-    return ",".join(map(str, items)) if isinstance(items, list | tuple) else str(items or "")
-
-
-def _limit(value: object) -> object:
-    return value if isinstance(value, int) else str(value or "UNLIMITED")

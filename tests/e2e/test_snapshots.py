@@ -8,17 +8,30 @@ import pytest
 from energy_lab import until
 from lab_fixtures import StartLab
 
-from slurm_energy.lab.cluster import PartitionSpec
+from slurm_energy.lab.cluster import Lab, PartitionSpec
 from slurm_energy.lab.jobs import submit, wait_for
 
 pytestmark = pytest.mark.lab
 
 READ = """
-import json
+import json, sys
 from dataclasses import asdict
-from slurm_energy.slurm.json_client import CommandSettings, JsonReader
-print(json.dumps(asdict(JsonReader(CommandSettings()).read_cluster()), default=str))
+from slurm_energy.config import Config, ClusterConfig
+from slurm_energy.slurm.reader import create_reader
+reader = create_reader(Config(cluster=ClusterConfig(reader=sys.argv[1], slurmrestd_url=sys.argv[2])))
+reading = asdict(reader.read_cluster())
+print(json.dumps({"reading": reading, "name": reader.name, "note": reader.note}, default=str))
 """
+SERVER = """
+api=openapi/v0.0.38
+ls /usr/lib/*/slurm-wlm/openapi_slurmctld.so >/dev/null 2>&1 && api=openapi/slurmctld
+mkdir -p /run/rest && chown nobody /run/rest && cd /run/rest
+PATH=$PATH:/usr/sbin setsid setpriv --reuid nobody --regid nogroup --clear-groups \\
+    slurmrestd -s $api -a rest_auth/local unix:/run/rest/socket </dev/null >/run/rest/log 2>&1 &
+server=$!
+until [ -S socket ]; do kill -0 $server || { cat log; exit 1; }; sleep 0.1; done
+"""
+"""As an ordinary user: slurmrestd refuses root and Slurm's own user."""
 PARTITIONS = (
     PartitionSpec(name="a100", nodes=2, gpus_per_node=4),
     PartitionSpec(name="a40", nodes=1, gpus_per_node=4),
@@ -88,6 +101,14 @@ def shown_node(node: Mapping[str, Any]) -> dict[str, Any]:
     return {"state": node["states"][0], "cpus_allocated": node["cpus_allocated"], "gpus": gpus}
 
 
+def reading(lab: Lab, reader: str, url: str = "") -> dict[str, Any]:
+    """Return what a reader makes of the lab, which it must have read itself."""
+    said = json.loads(lab.run(["python3", "-I", "-c", READ, reader, url], check=True).stdout)
+    assert (said["name"], said["note"]) == (reader, "")
+    found: dict[str, Any] = said["reading"]
+    return found
+
+
 def test_a_queue_in_every_form_of_request_is_read_alike(new_lab: StartLab) -> None:
     lab = new_lab(partitions=PARTITIONS)
     done = submit(lab, ["-J", "done", "-p", "a40", "--gres=gpu:2", "-t", "5"], wrap="exit 3")
@@ -99,7 +120,7 @@ def test_a_queue_in_every_form_of_request_is_read_alike(new_lab: StartLab) -> No
         submit(lab, ["-J", name, "-t", "5", *arguments], wrap="true")
     until("reasons", lambda: "None" not in lab.run(["squeue", "-h", "-t", "PD", "-o", "%r"]).stdout.split())
 
-    read = json.loads(lab.run(["python3", "-I", "-c", READ], check=True).stdout)
+    read = reading(lab, "commands")
     assert read["skipped"] == {}
     jobs = {job["name"]: job for job in read["jobs"]}
     fields = {**USUAL, "state": "", "partitions": []}
@@ -112,3 +133,6 @@ def test_a_queue_in_every_form_of_request_is_read_alike(new_lab: StartLab) -> No
         (item["name"], item["is_default"], item["up"], item["max_time_minutes"], item["default_time_minutes"])
         for item in read["partitions"]
     ] == [(item.name, item is PARTITIONS[0], True, 1440.0, 60.0) for item in PARTITIONS]
+
+    lab.run(["sh", "-c", SERVER], check=True)
+    assert reading(lab, "slurmrestd", "unix:/run/rest/socket") == reading(lab, "commands")

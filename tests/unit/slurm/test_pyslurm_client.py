@@ -1,24 +1,18 @@
 """The conversion only: pyslurm itself needs a Slurm 25.11 with headers, which these tests do not have."""
 
-from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from slurm_energy.domain.cluster import JobState, NodeGpus
-from slurm_energy.domain.ids import JobId
+from slurm_energy.domain.cluster import NodeGpus
 from slurm_energy.errors import SlurmError
+from slurm_energy.slurm.json_client import CommandSettings, JsonReader
 from slurm_energy.slurm.pyslurm_client import PyslurmReader
 
 
 class FakeRPCError(Exception):
     """Stands for pyslurm.RPCError."""
-
-
-class NoAccounting:
-    def read_ended_jobs(self, job_ids: Sequence[JobId]) -> tuple[JobState, ...]:
-        return ()
 
 
 def fake_job(**fields: Any) -> SimpleNamespace:
@@ -74,45 +68,27 @@ def fake_node(**fields: Any) -> SimpleNamespace:
     return SimpleNamespace(**values)
 
 
-def fake_partition(**fields: Any) -> SimpleNamespace:
-    values: dict[str, Any] = {
-        "name": "a100",
-        "is_default": True,
-        "state": "UP",
-        "max_time_limit": 60,
-        "default_time": None,
-        "max_nodes": "UNLIMITED",
-        "allowed_groups": ["ALL"],
-        "allowed_accounts": ["ALL"],
-        "denied_accounts": [],
-        "allowed_qos": ["ALL"],
-        "denied_qos": ["short"],
-        "is_root_only": False,
-        "requires_reservation": False,
-        "priority_tier": 1,
-        **fields,
-    }
-    return SimpleNamespace(**values)
+class Commands(JsonReader):
+    """Slurm's commands, which know no partition and no switch."""
+
+    def _text(self, *command: str) -> str:
+        return ""
 
 
-def reader(jobs: list[Any], nodes: list[Any], partitions: list[Any]) -> PyslurmReader:
+def reader(jobs: list[Any], nodes: list[Any]) -> PyslurmReader:
     def collection(items: list[Any]) -> SimpleNamespace:
         return SimpleNamespace(load=lambda: dict(enumerate(items)))
 
-    module = SimpleNamespace(
-        Jobs=collection(jobs), Nodes=collection(nodes), Partitions=collection(partitions), RPCError=FakeRPCError
-    )
-    return PyslurmReader(module, NoAccounting())
+    module = SimpleNamespace(Jobs=collection(jobs), Nodes=collection(nodes), RPCError=FakeRPCError)
+    return PyslurmReader(module, Commands(CommandSettings(), {}))
 
 
 def test_objects_of_pyslurm_become_the_same_values_as_rows_of_json() -> None:
-    reading = reader([fake_job()], [fake_node()], [fake_partition()]).read_cluster()
-    (job,), (node,), (partition,) = reading.jobs, reading.nodes, reading.partitions
+    reading = reader([fake_job()], [fake_node()]).read_cluster()
+    (job,), (node,) = reading.jobs, reading.nodes
     assert (job.job_id, job.state, job.gpu_count, job.started_at_seconds) == (7, "RUNNING", 2, 1100.0)
     assert (job.ended_at_seconds, job.exit_code, job.array_job_id) == (None, None, None)
     assert job.admin_comment == "energy:0123456789abcdef"
-    assert (partition.is_default, partition.up, partition.max_time_minutes) == (True, True, 60.0)
-    assert (partition.max_nodes, partition.allow_groups, partition.deny_qos) == (None, (), ("short",))
     assert node.features == ("ib",)
     assert reading.skipped == {}
 
@@ -120,17 +96,17 @@ def test_objects_of_pyslurm_become_the_same_values_as_rows_of_json() -> None:
 def test_allocated_gpus_of_a_node_are_counted_from_its_running_jobs() -> None:
     layout = {"n1": {"gres": {"gpu:a100": 1}}, "n2": {"gres": {"gpu:a100": 4}}}
     jobs = [fake_job(), fake_job(id=8, layout=layout), fake_job(id=9, state="COMPLETED")]
-    (node,) = reader(jobs, [fake_node()], []).read_cluster().nodes
+    (node,) = reader(jobs, [fake_node()]).read_cluster().nodes
     assert node.gpus == (NodeGpus(slurm_type="a100", count=4, allocated=3),)
 
 
 def test_a_waiting_job_without_a_request_per_node_has_an_unknown_number_of_gpus() -> None:
     job = fake_job(state="PENDING", gres_per_node=None, layout={}, start_time=None)
-    assert reader([job], [], []).read_cluster().jobs[0].gpu_count is None
+    assert reader([job], []).read_cluster().jobs[0].gpu_count is None
 
 
 def test_an_unreadable_gres_costs_only_its_row() -> None:
-    reading = reader([], [fake_node(configured_gres=5), fake_node(name="n2")], []).read_cluster()
+    reading = reader([], [fake_node(configured_gres=5), fake_node(name="n2")]).read_cluster()
     assert [node.name for node in reading.nodes] == ["n2"]
     assert reading.skipped == {"node: unreadable GRES": 1}
 
@@ -139,7 +115,7 @@ def test_a_silent_slurmctld_is_our_own_error() -> None:
     def fail() -> None:
         raise FakeRPCError("Unable to contact slurm controller")
 
-    silent = reader([], [], [])
+    silent = reader([], [])
     silent._pyslurm.Jobs.load = fail
     with pytest.raises(SlurmError, match="Unable to contact"):
         silent.read_cluster()
