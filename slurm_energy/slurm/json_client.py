@@ -111,8 +111,16 @@ class JsonReader:
         """
         partitions = self.read_partitions()
         nodes = self._read_nodes()
-        jobs = self._rows("jobs", convert_job, "squeue", "--json", "--all", "--states=all")
-        return self.reading(partitions, nodes, jobs)
+        return self.reading(partitions, nodes, self.read_jobs())
+
+    def read_jobs(self, job_ids: Sequence[JobId] = ()) -> Converted[JobState]:
+        """Return these jobs, all of them where none is named.
+
+        Raises:
+            SlurmError: squeue failed or hung, or knows none of those that are named.
+        """
+        named = [f"--jobs={','.join(map(str, job_ids))}"] if job_ids else []
+        return self._rows("jobs", convert_job, "squeue", "--json", "--all", "--states=all", *named)
 
     def read_partitions(self) -> Converted[PartitionState]:
         """Return the partitions; `scontrol` alone tells every release's whole settings of them.

@@ -9,7 +9,7 @@ from slurm_energy.domain.cluster import JobState
 from slurm_energy.domain.ids import JobId
 from slurm_energy.errors import SlurmError
 from slurm_energy.slurm.json_client import ClusterReading, CommandSettings, JsonReader, SlurmReader
-from slurm_energy.slurm.pyslurm_client import PyslurmReader, load_pyslurm, pyslurm_release
+from slurm_energy.slurm.pyslurm_client import PyslurmReader, bridged_series, load_pyslurm, pyslurm_release
 from slurm_energy.slurm.rest_client import RestReader, RestSettings
 
 logger = logging.getLogger(__name__)
@@ -81,6 +81,16 @@ def pyslurm_is_tried(config: Config) -> bool:
     return bool(pyslurm_release()) if reader == "auto" else reader == "pyslurm"
 
 
+def _pyslurm_reader(commands: JsonReader) -> PyslurmReader:
+    """Return pyslurm as a reader.
+
+    Raises:
+        SlurmError: it is not installed, was made for another Slurm, or cannot be imported.
+    """
+    module = load_pyslurm(commands.slurm_version())
+    return PyslurmReader(module, commands, layouts=not bridged_series())
+
+
 def create_reader(config: Config) -> ChosenReader:
     """Return the reader that the configuration asks for; else Slurm's commands, and why.
 
@@ -91,7 +101,7 @@ def create_reader(config: Config) -> ChosenReader:
     notes: list[str] = []
     if pyslurm_is_tried(config):
         try:
-            return ChosenReader("pyslurm", PyslurmReader(load_pyslurm(commands.slurm_version()), commands), commands)
+            return ChosenReader("pyslurm", _pyslurm_reader(commands), commands)
         except SlurmError as error:
             notes.append(str(error))
     if wanted == "slurmrestd" or (wanted == "auto" and config.cluster.slurmrestd_url):
