@@ -88,6 +88,8 @@ class ActiveJob:
     """Whether the prolog came to its end; until then clocks may be half set and readings missing."""
     events: tuple[str, ...] = ()
     sluid: Sluid | None = None
+    follows_budget: bool = False
+    """Whether its clock may be lowered under the cluster's power budget: clocks of the job may be changed at all."""
 
     def is_among(self, names: frozenset[JobId | Sluid]) -> bool:
         """Return whether the job is one of these, by its number or its SLUID."""
@@ -154,6 +156,7 @@ def _decode(state: Fields) -> ActiveJob:
         ready=state.flag("ready"),
         events=state.texts("events", 1000),
         sluid=None if sluid is None else Sluid(sluid),
+        follows_budget=state.flag("follows_budget"),
     )
 
 

@@ -30,7 +30,8 @@ if __name__ == "__main__":
 AVERAGE = """
 import os, sys, torch
 from torch.nn import Parameter
-from slurm_energy.learning.ranks import joined, rendezvous
+from slurm_energy.learning.ranks import joined
+from slurm_energy.rendezvous import rendezvous
 with joined(rendezvous(os.environ)) as ranks:
     reached, alone, never = (Parameter(torch.zeros(2, 2)), Parameter(torch.zeros(3)), Parameter(torch.zeros(1)))
     reached.grad = torch.full((2, 2), float(ranks.number + 1))
