@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -62,6 +63,7 @@ logger = logging.getLogger(__name__)
 ACCOUNTING_CHUNK = 500
 TOPOLOGY_INTERVAL_SECONDS = 600.0
 _SHOWN_BYTES = 120
+_THREADS = re.compile(r"^Server thread count:\s*([0-9]{1,6})\b", re.MULTILINE)
 _REPEATED = frozenset({"squeue", "sinfo", "scontrol"})
 """Commands whose answers are mostly what they were at the reading before."""
 _FALLBACK_PATH = "/usr/local/bin:/usr/bin:/bin:/opt/slurm/bin"
@@ -153,6 +155,15 @@ class JsonReader:
             SlurmError: they cannot be run.
         """
         return self._text("scontrol", "--version").strip()[:_SHOWN_BYTES]
+
+    def server_threads(self) -> int | None:
+        """Return how many requests slurmctld is at, of 256 at most, as sdiag says; None where it does not say."""
+        try:
+            found = _THREADS.search(self._text("sdiag"))
+        except SlurmError as error:
+            logger.debug("sdiag not read error=%s", error)
+            return None
+        return None if found is None else int(found.group(1))
 
     def read_ended_jobs(self, job_ids: Sequence[JobId]) -> tuple[JobState, ...]:
         """Return what accounting knows of some jobs.

@@ -15,6 +15,9 @@ from slurm_energy.slurm.rest_client import RestReader, RestSettings
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 60.0
+LOAD_SECONDS = 60.0
+SLOWING = ((128, 4.0), (64, 2.0))
+"""From so many of slurmctld's 256 threads on the time between two readings is so many times longer."""
 
 
 class ChosenReader:
@@ -30,12 +33,16 @@ class ChosenReader:
         commands: SlurmReader,
         note: str = "",
         clock: Callable[[], float] = time.monotonic,
+        threads: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._chosen_name = name
         self._chosen = reader
         self._commands = commands
         self._chosen_note = note
         self._clock = clock
+        self._threads = threads
+        self._threads_due = float("-inf")
+        self._busy = 1.0
         self._failed_at = float("-inf")
         self.name = name
         """Of the way used at the last reading: pyslurm, slurmrestd or commands."""
@@ -59,6 +66,14 @@ class ChosenReader:
             return self._commands.read_cluster()
         self.name, self.note = self._chosen_name, self._chosen_note
         return reading
+
+    def slowing(self) -> float:
+        """Return how many times longer to wait for the next reading; slurmctld is asked for its load once a minute."""
+        if self._clock() >= self._threads_due:
+            self._threads_due = self._clock() + LOAD_SECONDS
+            threads = self._threads() or 0
+            self._busy = next((factor for bound, factor in SLOWING if threads >= bound), 1.0)
+        return self._busy
 
     def read_ended_jobs(self, job_ids: Sequence[JobId]) -> tuple[JobState, ...]:
         """Return what accounting knows of some jobs.
@@ -98,15 +113,16 @@ def create_reader(config: Config) -> ChosenReader:
     """
     wanted = config.cluster.reader
     commands = JsonReader(CommandSettings.of(config))
+    threads = commands.server_threads
     notes: list[str] = []
     if pyslurm_is_tried(config):
         try:
-            return ChosenReader("pyslurm", _pyslurm_reader(commands), commands)
+            return ChosenReader("pyslurm", _pyslurm_reader(commands), commands, threads=threads)
         except SlurmError as error:
             notes.append(str(error))
     if wanted == "slurmrestd" or (wanted == "auto" and config.cluster.slurmrestd_url):
         rest = RestReader(RestSettings.of(config), commands)
-        return ChosenReader("slurmrestd", rest, commands, "; ".join(notes))
+        return ChosenReader("slurmrestd", rest, commands, "; ".join(notes), threads=threads)
     if notes:
         logger.warning("Slurm's commands are read reason=%s", notes[0])
-    return ChosenReader("commands", commands, commands, "; ".join(notes))
+    return ChosenReader("commands", commands, commands, "; ".join(notes), threads=threads)

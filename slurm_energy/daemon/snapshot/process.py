@@ -233,6 +233,9 @@ class SnapshotLoop:
         interval = self._config.daemon.snapshot_interval_seconds
         if self._failures:
             interval = min(interval * 2.0**self._failures, max(LONGEST_PAUSE_SECONDS, interval))
+        else:
+            slowest = max(interval, self._config.daemon.snapshot_max_age_seconds / 2)
+            interval = min(interval * self._reader.slowing(), slowest)
         interval *= random.uniform(0.95, 1.05)  # noqa: S311  # keeps several daemons from asking in step
         wait = max(0.0, began + interval - time.monotonic())
         readable, _, _ = select.select([self._connection], [], [], wait)
