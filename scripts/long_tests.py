@@ -103,6 +103,10 @@ FORMS = {
         tests=("tests/e2e/test_gpu_count.py",),
         says="every form of request with every other number of GPUs",
     ),
+    "hyperscale": Form(
+        tests=("tests/e2e/test_hyperscale.py",),
+        says="the time of a training over unequal partitions, predicted from a measured run",
+    ),
     "nights": Form(
         tests=("tests/e2e/test_nights.py",),
         says="three nights of recurring programs, unaided",

@@ -20,9 +20,10 @@ from slurm_energy.cli.main import main
 from slurm_energy.errors import TrainingError
 from slurm_energy.learning.algorithms import ALGORITHMS
 from slurm_energy.learning.experience import episode_seed
-from slurm_energy.learning.ranks import joined, rendezvous
+from slurm_energy.learning.ranks import joined
 from slurm_energy.learning.training_state import read_state
 from slurm_energy.policy.gnn.checkpoint import read_checkpoint
+from slurm_energy.rendezvous import rendezvous
 from slurm_energy.settings import toml_text
 
 FORKED = multiprocessing.get_context("forkserver")

@@ -11,10 +11,12 @@ from seen_moments import make_step, scene_of, seen_moment, seen_steps
 
 from slurm_energy.errors import ConfigError, TrainingError
 from slurm_energy.learning.experience import Costs, DecisionMoment
-from slurm_energy.learning.soft_actor_critic.critics import batch_of
+from slurm_energy.learning.soft_actor_critic.critics import answers, batch_of, scene
 from slurm_energy.learning.soft_actor_critic.records import Record, RecordPool, pack
 from slurm_energy.learning.soft_actor_critic.replay import Replay
 from slurm_energy.learning.soft_actor_critic.settings import SoftActorCriticSettings
+from slurm_energy.policy.gnn.configuration import NetworkConfig
+from slurm_energy.policy.gnn.network import create_network
 
 
 def filled(capacity: int = 100, seed: int = 3) -> Replay:
@@ -231,3 +233,15 @@ def test_moments_side_by_side_have_their_own_options() -> None:
     counts = [len(moment.decision.option_open) for moment in moments]
     assert torch.bincount(found.option_job).tolist() == counts
     assert found.num_jobs == 3
+
+
+def test_a_network_that_reads_no_links_answers_alike_without_them() -> None:
+    config = NetworkConfig(hierarchy="vector", attention="none", hidden=24, quantiles=8)
+    vector = create_network(config, 1).eval()
+    pool = RecordPool()
+    moments = [pack(seen_moment(number), pool) for number in (0, 5, 9)]
+    whole, bare = scene(moments), scene(moments, links=False)
+    assert len(whole.blocks.devices.link_x) > 0 and len(bare.blocks.devices.link_x) == 0
+    with torch.no_grad():
+        (_, with_links), (_, without) = (answers(vector, one, critics=True) for one in (whole, bare))
+    assert torch.equal(with_links.options.log_prob, without.options.log_prob)
