@@ -176,8 +176,8 @@ def tables(document: Mapping[str, Any]) -> str:
             right = {name: f"{one:.1%}" for name, one in graph["accuracy"].items()}
             lines += [
                 "",
-                f"Accuracy after {graph['learned_epochs']} epochs: {right['exact']} with exact halos, what the",
-                f"traditional way computes, {right['whole']} with stale ones.",
+                f"Accuracy after {graph['learned_epochs']} epochs: {right['exact']} with exact halos, "
+                f"{right['whole']} with stale ones.",
             ]
         lines += ["", "| all together against | times as fast | share of its memory |", "|---|---|---|"]
         for key in ("metis", "pipe", "pipe-sparse"):

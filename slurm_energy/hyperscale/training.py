@@ -20,10 +20,11 @@ from torch_geometric.nn.models.basic_gnn import BasicGNN
 
 from slurm_energy.errors import ConfigError, TrainingError
 from slurm_energy.hyperscale.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from slurm_energy.hyperscale.graph import MASKS
 from slurm_energy.hyperscale.halo import LocalGraph, Routes, Stale, local_graph
 from slurm_energy.hyperscale.layers import LAYERS, MODELS, Layer, LayerInput, forward, layer_inputs
 from slurm_energy.hyperscale.lost_ranks import NoAnswer, Presence, talking
-from slurm_energy.hyperscale.part_files import MASKS, PartSizes, read_holding, read_sizes
+from slurm_energy.hyperscale.part_files import PartSizes, read_holding, read_sizes
 
 ModelName = Literal["gcn", "sage", "gat"]
 CHECKPOINT_FILE = "checkpoint.safetensors"
@@ -231,6 +232,7 @@ class _Trainer:
 
     def run(self) -> TrainEnd:
         settings, run = self._settings, self._run
+        self._check_equal_epochs()
         held = self._hold()
         stopped = False
         while self.epoch < settings.epochs and not stopped:
@@ -247,6 +249,7 @@ class _Trainer:
             self._judge(dict(zip(_JUDGED, sums, strict=True)))
         if run.presence.number == 0:
             self.write()
+        self._of_all_ranks([float(self.epoch)])  # no rank says that it is done before the checkpoint is there
         return TrainEnd(
             epochs=self.epoch,
             is_complete=self.epoch >= settings.epochs,
@@ -381,6 +384,15 @@ class _Trainer:
             self._optimizer,
             Checkpoint(epoch=self.epoch, settings=self._settings.of_model(), best=self._best, graph=self._of_graph()),
         )
+
+    def _check_equal_epochs(self) -> None:
+        epochs = self._of_all_ranks([float(self.epoch)])[:, 0].tolist()
+        other = next((rank for rank, epoch in enumerate(epochs) if epoch != epochs[0]), None)
+        if other is not None:
+            raise TrainingError(
+                f"rank 0 resumes from epoch {epochs[0]:.0f} and rank {other} from epoch {epochs[other]:.0f}: "
+                f"{self._run.folder} must be one folder that every node sees as it is"
+            )
 
     def _of_graph(self) -> str:
         sizes = self._sizes
