@@ -18,9 +18,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from slurm_energy.errors import DataFileError
+from slurm_energy.hyperscale.graph import MASKS
 
 FORMAT = "slurm-energy parts 1"
-MASKS = ("train_mask", "val_mask", "test_mask")
 _MAX_HEADER_LIST = 65_536
 
 

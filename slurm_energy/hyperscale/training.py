@@ -20,10 +20,11 @@ from torch_geometric.nn.models.basic_gnn import BasicGNN
 
 from slurm_energy.errors import ConfigError, TrainingError
 from slurm_energy.hyperscale.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from slurm_energy.hyperscale.graph import MASKS
 from slurm_energy.hyperscale.halo import LocalGraph, Routes, Stale, local_graph
 from slurm_energy.hyperscale.layers import LAYERS, MODELS, Layer, LayerInput, forward, layer_inputs
 from slurm_energy.hyperscale.lost_ranks import NoAnswer, Presence, talking
-from slurm_energy.hyperscale.part_files import MASKS, PartSizes, read_holding, read_sizes
+from slurm_energy.hyperscale.part_files import PartSizes, read_holding, read_sizes
 
 ModelName = Literal["gcn", "sage", "gat"]
 CHECKPOINT_FILE = "checkpoint.safetensors"

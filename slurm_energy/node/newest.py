@@ -124,7 +124,7 @@ def ask_daemon(
     An entry counts only with a proof that the daemon sent it: signed with the shared key, or in a credential that munge
     made for root or SlurmUser. Another process that listens at the daemon's port sets no clock.
     """
-    from slurm_energy.wire.authentication import check_newest, load_key  # noqa: PLC0415  # most prologs ask nothing
+    from slurm_energy.wire.authentication import check_answer, load_key  # noqa: PLC0415  # most prologs ask nothing
     from slurm_energy.wire.client import exchange_tcp  # noqa: PLC0415
 
     reply = exchange_tcp(address, request, max(end_seconds - time.monotonic(), 0.001))
@@ -134,7 +134,7 @@ def ask_daemon(
         return None, reply.fields.get("note", "")[:200]
     key = load_key(Path(settings.node.hmac_key_path)) if settings.node.authentication == "hmac" else None
     left = max(end_seconds - time.monotonic(), 0.05)
-    text = check_newest(reply, request.fields["nonce"], key, _daemon_user_ids(settings), tool_seconds=left)
+    text = check_answer("newest", reply, request.fields["nonce"], key, _daemon_user_ids(settings), tool_seconds=left)
     return text, ""
 
 
