@@ -290,6 +290,11 @@ class NodeConfig:
         "Background power samples during jobs: for GPUs without counter, for cross-checks, heartbeats and rescue.",
     )
     sample_interval_seconds: float = setting(1.0, "Time between two samples.", 0.05, 60.0)
+    cpu_jobs: bool = setting(
+        False,
+        "Whether prolog and epilog read the processors' counters for jobs without GPUs too, which are not touched "
+        "otherwise.",
+    )
     rescue_share: float = setting(
         0.90, "Share of the time limit after which a slowed job gets its default clock back; 1: never.", 0.1, 1.0
     )
