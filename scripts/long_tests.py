@@ -81,7 +81,7 @@ FORMS = {
     ),
     "slurm-update": Form(
         tests=("tests/e2e/test_slurm_update.py",),
-        says="a kept copy in the place of a plugin that is missing, damaged or of an earlier version",
+        says="a kept copy in the place of a plugin that is missing, damaged or of an earlier version; other releases",
     ),
     "systemd": Form(
         tests=("tests/e2e/test_systemd.py",),

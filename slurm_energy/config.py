@@ -39,8 +39,14 @@ class ClusterConfig:
     slurm_conf: str = setting("", "Path of slurm.conf for Slurm's commands; empty: Slurm's own default.")
     slurm_user: str = setting("slurm", "User that runs slurmctld; may ask for decisions, as root may.")
     accounting: bool = setting(False, "Whether sacct answers (slurmdbd runs).")
-    reader: Literal["commands", "pyslurm"] = setting(
-        "commands", "How queue and nodes are read: Slurm's own commands, or pyslurm where it was built for this Slurm."
+    reader: Literal["auto", "commands", "slurmrestd", "pyslurm"] = setting(
+        "auto",
+        "How queue and nodes are read; auto: pyslurm where one made for this Slurm is installed, else slurmrestd where "
+        "its address is set, else Slurm's commands. Where another than the commands fails, the commands are read.",
+    )
+    slurmrestd_url: str = setting("", "Where slurmrestd listens: unix:/PATH, http://HOST:PORT or https://HOST:PORT.")
+    slurmrestd_token_path: str = setting(
+        "", "File with the JSON web token for slurmrestd, mode 600, of root or the daemon's user; empty: auth/local."
     )
 
 
@@ -284,6 +290,11 @@ class NodeConfig:
         "Background power samples during jobs: for GPUs without counter, for cross-checks, heartbeats and rescue.",
     )
     sample_interval_seconds: float = setting(1.0, "Time between two samples.", 0.05, 60.0)
+    cpu_jobs: bool = setting(
+        False,
+        "Whether prolog and epilog read the processors' counters for jobs without GPUs too, which are not touched "
+        "otherwise.",
+    )
     rescue_share: float = setting(
         0.90, "Share of the time limit after which a slowed job gets its default clock back; 1: never.", 0.1, 1.0
     )

@@ -39,7 +39,14 @@ def write(text: str) -> None:
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     speeds = ", ".join(f"{one:g}" for one in SPEEDS)
-    head = f"Three workers, held to {speeds} of one CPU by a quota (`research/hyperscale`)."
+    head = (
+        f"GCN of three layers and 64 channels on three workers, each a process held to {speeds} of one CPU by a\n"
+        "quota (`python -m research.hyperscale`). Set-ups ran in turn in the same processes; a figure is the median\n"
+        "of the rounds, a ratio that of one round with their range. `Only` changes one thing of the traditional\n"
+        "set-up. There is no energy counter on that machine: what an epoch costs beside idle power goes with its CPU\n"
+        "seconds. All workers share one machine, so a transfer is a copy through memory and costs CPU time: that\n"
+        "stale halos alone gain nothing here says little of a network."
+    )
     PAGE.write_text(f"{before}{BEGIN}\n## Training\n\n{head}\n\n{text}{END}{after}")
 
 

@@ -174,11 +174,8 @@ def tables(document: Mapping[str, Any]) -> str:
             )
         if graph["accuracy"]:
             right = {name: f"{one:.1%}" for name, one in graph["accuracy"].items()}
-            lines += [
-                "",
-                f"Accuracy after {graph['learned_epochs']} epochs: {right['exact']} with exact halos, what the",
-                f"traditional way computes, {right['whole']} with stale ones.",
-            ]
+            figures_of = f"{right['exact']} with exact halos, {right['whole']} with stale ones."
+            lines += ["", f"Accuracy after {graph['learned_epochs']} epochs: {figures_of}"]
         lines += ["", "| all together against | times as fast | share of its memory |", "|---|---|---|"]
         for key in ("metis", "pipe", "pipe-sparse"):
             memory = median(figures["whole"]["memory_bytes"]) / median(figures[key]["memory_bytes"])

@@ -22,8 +22,8 @@ from torch_geometric.nn import GCNConv
 
 from slurm_energy.hyperscale.halo import Weights, post, wait
 from slurm_energy.hyperscale.layers import LAYERS, LayerInput
-from slurm_energy.hyperscale.lost_ranks import Presence
-from slurm_energy.hyperscale.training import EpochReport, Run, TrainSettings, train
+from slurm_energy.hyperscale.lost_ranks import RankPresence
+from slurm_energy.hyperscale.training import EpochReport, TrainedRun, TrainSettings, train
 from slurm_energy.rendezvous import process_group, rendezvous
 
 PERIOD_MICROSECONDS = 20_000
@@ -67,7 +67,7 @@ def main() -> None:
     place = rendezvous(os.environ)
     cases = json.loads(sys.argv[1])
     with process_group(place) as store:
-        presence = Presence(place, store)
+        presence = RankPresence(place, store)
         folder, share = Path(cases["cgroup"]), cases["speeds"][place.number]
 
         def limit() -> None:
@@ -78,7 +78,7 @@ def main() -> None:
             print(json.dumps(trained(case, presence, limit)), flush=True)
 
 
-def trained(case: Mapping[str, Any], presence: Presence, limit: Callable[[], None]) -> dict[str, Any]:
+def trained(case: Mapping[str, Any], presence: RankPresence, limit: Callable[[], None]) -> dict[str, Any]:
     """Train once, and return what it took; the quota begins after the first epoch, which sets everything up."""
     reports: list[EpochReport] = []
     cpu = [time.process_time()]
@@ -94,7 +94,7 @@ def trained(case: Mapping[str, Any], presence: Presence, limit: Callable[[], Non
     ctypes.CDLL("libc.so.6").malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     before = _memory("VmRSS")
-    run = Run(
+    run = TrainedRun(
         parts_file=Path(case["parts"]),
         folder=Path(case["parts"]).parent,
         presence=presence,

@@ -24,6 +24,7 @@ _UNCLEAR = re.compile(
 _UNKNOWN_OPTION = re.compile(rb"(?:unrecogni[sz]ed option|invalid directive)\b.*?--([A-Za-z][\w-]*)", re.I)
 _ONLY_LOCAL = re.compile(rb"Only local cluster communication is available", re.I)
 _CLUSTER_WORDS = (b"--energy-c", b"--energy-da")
+_HEAD_BYTES = 65_536
 _HELP_WORDS = frozenset({b"--help", b"-h", b"--usage"})
 _SILENT_WORDS = frozenset({b"--energy-quiet", b"--quiet", b"-Q"})
 
@@ -36,7 +37,7 @@ def main(argv: Sequence[bytes] | None = None) -> int:
     try:
         sbatch = find_sbatch(config.cluster.slurm_bin_directory, os.environ)
         cluster = ""
-        if config.clusters.addresses or any(word.startswith(_CLUSTER_WORDS) for word in words):
+        if _may_choose_cluster(words, config):
             from slurm_energy.cli.sbatch.clusters import with_cluster  # noqa: PLC0415  # costs start time
 
             chosen = with_cluster(words, sbatch, config)
@@ -55,7 +56,7 @@ def main(argv: Sequence[bytes] | None = None) -> int:
         environment = child_environment(sbatch, os.environ, explain=speaks, features=sent_features(words, config))
         outcome = run_between_streams(sbatch, words, environment, _PLUGIN_LINE)
         if cluster and outcome.exit_code != 0 and _ONLY_LOCAL.search(outcome.stderr):
-            notes = ["slurmdbd, which knows where clusters are, gives no answer: submitted to the local one"]
+            notes = ["slurmdbd, which knows where clusters are, gives no answer: sbatch was run for the local one"]
             outcome = run_between_streams(sbatch, words[1:], environment, _PLUGIN_LINE)  # it has read no script yet
         for (
             note
@@ -70,6 +71,29 @@ def main(argv: Sequence[bytes] | None = None) -> int:
     except Exception as error:  # noqa: BLE001  # the wrapper's outermost call: a person gets words, never a traceback
         say(plain_words(error))
         return 1
+
+
+def _may_choose_cluster(words: Sequence[bytes], config: Config) -> bool:
+    """Return whether a cluster may be to be chosen: what says so costs more than the rest of a submission."""
+    if any(word.startswith(_CLUSTER_WORDS) for word in words):
+        return True
+    if config.clusters.names or not config.clusters.addresses:
+        return bool(config.clusters.addresses)
+    if any(word.startswith(b"--wrap") for word in words):
+        return False
+    heads = [head for word in words if not word.startswith(b"-") and (head := _head(word)) is not None]
+    return not heads or any(_CLUSTER_WORDS[0] in head for head in heads)  # none: it comes from standard input
+
+
+def _head(path: bytes) -> bytes | None:
+    """Return where a script has its #SBATCH lines; None for what is no file, as a pipe, which sbatch reads but once."""
+    try:
+        if not os.path.isfile(path):  # noqa: PTH113  # pathlib costs 10 ms at each submission
+            return None
+        with open(path, "rb") as file:  # noqa: PTH123  # as above
+            return file.read(_HEAD_BYTES)
+    except (OSError, ValueError):
+        return None
 
 
 def _config() -> Config:

@@ -63,8 +63,9 @@ def plan(graph: Path, output: Path, as_json: bool, **options: Any) -> int:
     that saves a tenth of an epoch. The prediction says how far off it may be: without --measured speeds come from the
     GPU catalogue, and a tenth of the epochs, run first, make a better one.
     """
-    from slurm_energy.hyperscale.graph import read_graph  # noqa: PLC0415  # needs torch
-    from slurm_energy.hyperscale.part_files import MASKS, write_parts  # noqa: PLC0415  # likewise
+    from slurm_energy.hyperscale.graph import MASKS  # noqa: PLC0415  # needs torch
+    from slurm_energy.hyperscale.ingestion import read_graph  # noqa: PLC0415  # likewise
+    from slurm_energy.hyperscale.part_files import write_parts  # noqa: PLC0415  # likewise
     from slurm_energy.hyperscale.parts import Device, partition  # noqa: PLC0415  # likewise
     from slurm_energy.hyperscale.plan import (  # noqa: PLC0415  # likewise
         PARTS_FILE,
@@ -87,6 +88,8 @@ def plan(graph: Path, output: Path, as_json: bool, **options: Any) -> int:
     gpus = free_gpus(_snapshot(), options["partitions"], given)
     candidates = choose_devices(gpus, options["gpus"])
     found = read_graph(graph, options["graph_format"])
+    for note in found.notes:
+        say(note, PROGRAM)
     fastest = candidates[0]
     shares = options["parts_per_gpu"]
     devices = [

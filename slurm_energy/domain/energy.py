@@ -141,6 +141,11 @@ class HostEnergy:
     flags: tuple[QualityFlag, ...] = ()
     node_joules: float | None = None
     """Of all processors over the same time, undivided; None from older releases."""
+    meter_id: str | None = None
+    """Which of the node's counts the next two are readings of; None from older releases."""
+    meter_start_joules: float | None = None
+    meter_end_joules: float | None = None
+    """The node's own count at both ends of the time: jobs that ran together have this stretch of it in common."""
 
     def __post_init__(self) -> None:
         if self.node_joules is not None and not (math.isfinite(self.node_joules) and self.node_joules >= 0.0):
@@ -149,6 +154,11 @@ class HostEnergy:
             )
         if (self.joules is None) != (self.reason is not None):
             raise ValueRangeError("host energy needs either joules or a reason why they are unknown")
+        start, end = self.meter_start_joules, self.meter_end_joules
+        if (self.meter_id is None, start is None, end is None) not in {(True,) * 3, (False,) * 3}:
+            raise ValueRangeError("a stretch of a host's count needs its name and both ends")
+        if start is not None and end is not None and not (0.0 <= start <= end and math.isfinite(end)):
+            raise ValueRangeError(f"a host's count from {start} to {end} J is not finite and ascending")
         if self.joules is not None and not (math.isfinite(self.joules) and self.joules >= 0.0):
             raise ValueRangeError(f"host energy {self.joules} J is not a finite number from 0 up")
 

@@ -154,6 +154,8 @@ class GroupEnergyRecord:
     since_seconds: float | None = None
     until_seconds: float | None = None
     """The row's own period, where the report has several."""
+    host_in_no_job_joules: float | None = None
+    """Of cores that no measured job had, and of the time between jobs; None where it is not known, or not by node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

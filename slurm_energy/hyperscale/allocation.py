@@ -26,7 +26,7 @@ _MAX_EXACT_VARIABLES = 4000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Allocation:
+class PartAllocation:
     """Parts to be placed on devices."""
 
     work: tuple[float, ...]
@@ -98,7 +98,7 @@ def _sums(places: Sequence[int], of_part: FloatArray, devices: int) -> FloatArra
     return np.bincount(places, weights=of_part, minlength=devices).astype(np.float64)
 
 
-def greedy(problem: Allocation) -> tuple[int, ...]:
+def greedy(problem: PartAllocation) -> tuple[int, ...]:
     """Return a device for each part: the largest part first, where the cost so far is least.
 
     Raises:
@@ -114,7 +114,7 @@ def greedy(problem: Allocation) -> tuple[int, ...]:
     return tuple(places.tolist())
 
 
-def _largest_first(problem: Allocation) -> list[int]:
+def _largest_first(problem: PartAllocation) -> list[int]:
     return sorted(range(len(problem.work)), key=lambda part: (-problem.work[part], part))
 
 
@@ -124,7 +124,7 @@ def _with(places: NDArray[np.int64], part: int, device: int) -> NDArray[np.int64
     return other
 
 
-def _cost_so_far(problem: Allocation, places: NDArray[np.int64]) -> float:
+def _cost_so_far(problem: PartAllocation, places: NDArray[np.int64]) -> float:
     placed = np.flatnonzero(places >= 0)
     only = replace(
         problem,
@@ -135,7 +135,7 @@ def _cost_so_far(problem: Allocation, places: NDArray[np.int64]) -> float:
     return only.cost(places[placed].tolist())
 
 
-def exact(problem: Allocation, time_limit_seconds: float = 60.0) -> tuple[int, ...]:
+def exact(problem: PartAllocation, time_limit_seconds: float = 60.0) -> tuple[int, ...]:
     """Return the cheapest allocation, by HiGHS.
 
     Raises:
@@ -195,7 +195,7 @@ class Agent:
             self._policy = nn.Sequential(nn.Linear(_FEATURES, hidden), nn.Tanh(), nn.Linear(hidden, 1))
         self._optimizer = Adam(self._policy.parameters(), lr=0.02)
 
-    def learn(self, problem: Allocation, *, updates: int = 60, batch: int = 48) -> tuple[int, ...]:
+    def learn(self, problem: PartAllocation, *, updates: int = 60, batch: int = 48) -> tuple[int, ...]:
         """Learn on one problem, and return the cheapest allocation that was tried.
 
         Args:
@@ -225,7 +225,7 @@ class Agent:
             raise ConfigError("no allocation of the parts fits the devices' memory: make smaller parts")
         return best
 
-    def tried(self, problem: Allocation, batch: int) -> tuple[Tensor, Tensor]:
+    def tried(self, problem: PartAllocation, batch: int) -> tuple[Tensor, Tensor]:
         """Return placements drawn from the policy, [batch, parts], and their log-probabilities, [batch]."""
         parts, devices = len(problem.work), len(problem.speeds)
         scale = problem.reference_seconds

@@ -20,7 +20,7 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
+class TrainingCheckpoint:
     """What is beside the tensors."""
 
     epoch: int
@@ -33,7 +33,7 @@ class Checkpoint:
     """Its size."""
 
 
-def write_checkpoint(path: Path, model: nn.Module, optimizer: Adam, found: Checkpoint) -> None:
+def write_checkpoint(path: Path, model: nn.Module, optimizer: Adam, found: TrainingCheckpoint) -> None:
     """Replace the checkpoint by one of this state.
 
     Raises:
@@ -55,7 +55,7 @@ def write_checkpoint(path: Path, model: nn.Module, optimizer: Adam, found: Check
     write_tensors(path, tensors, header)
 
 
-def read_checkpoint(path: Path, model: nn.Module, optimizer: Adam) -> Checkpoint:
+def read_checkpoint(path: Path, model: nn.Module, optimizer: Adam) -> TrainingCheckpoint:
     """Load a checkpoint into model and optimiser, and return what is beside its tensors.
 
     Raises:
@@ -76,7 +76,9 @@ def read_checkpoint(path: Path, model: nn.Module, optimizer: Adam) -> Checkpoint
     if not plain or not isinstance(best[0], int) or not all(one is None or isinstance(one, float) for one in best[1:]):
         raise CheckpointError(f"{path}: the header of the checkpoint is damaged: train from the start")
     rest = [nan if one is None else float(one) for one in best[1:]]
-    return Checkpoint(epoch=epoch, settings=settings, best=(best[0], rest[0], rest[1]), graph=header.get("graph", ""))
+    return TrainingCheckpoint(
+        epoch=epoch, settings=settings, best=(best[0], rest[0], rest[1]), graph=header.get("graph", "")
+    )
 
 
 def _load(path: Path, model: nn.Module, optimizer: Adam, tensors: Mapping[str, Tensor], steps: int) -> None:

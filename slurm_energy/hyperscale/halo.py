@@ -20,7 +20,7 @@ from torch.autograd import Function
 
 from slurm_energy.errors import TrainingError
 from slurm_energy.hyperscale.lost_ranks import talking
-from slurm_energy.hyperscale.part_files import Holding
+from slurm_energy.hyperscale.part_files import HeldParts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class LocalGraph:
 
 
 def local_graph(
-    holding: Holding, vertex_offsets: Sequence[int], rank_of_part: Sequence[int]
+    holding: HeldParts, vertex_offsets: Sequence[int], rank_of_part: Sequence[int]
 ) -> tuple[LocalGraph, Tensor]:
     """Return the graph of a rank's parts, and the rows of the holding in the order of its vertices.
 
@@ -86,7 +86,7 @@ def local_graph(
 
 
 @dataclass(slots=True)
-class Waiting:
+class Arriving:
     """For how long this rank has waited for others."""
 
     seconds: float = 0.0
@@ -99,7 +99,7 @@ class Routes:
     def __init__(self, graph: LocalGraph, ranks: int, device: torch.device) -> None:
         """Agree with the other ranks about the rows: every rank must construct this at the same time."""
         self.receive_counts = list(graph.halo_counts) + [0] * (ranks - len(graph.halo_counts))
-        self.waiting = Waiting()
+        self.waiting = Arriving()
         self.is_alone = ranks == 1
         if self.is_alone:
             self.send_counts, self.rows = [0], torch.empty(0, dtype=torch.int64, device=device)
@@ -132,7 +132,7 @@ class Routes:
 class Transfer:
     """One transfer under way; what is sent must stay until it has ended."""
 
-    def __init__(self, received: Tensor, sent: Tensor, wait: Callable[[], object], waiting: Waiting) -> None:
+    def __init__(self, received: Tensor, sent: Tensor, wait: Callable[[], object], waiting: Arriving) -> None:
         """Store what is under way."""
         self._received = received
         self._sent: Tensor | None = sent

@@ -56,7 +56,7 @@ class Lost:
     first_survivor: int
 
 
-class Presence:
+class RankPresence:
     """This rank among the others."""
 
     def __init__(self, place: Rendezvous, store: Store | None) -> None:

@@ -18,9 +18,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from slurm_energy.errors import DataFileError
+from slurm_energy.hyperscale.graph import MASKS
 
 FORMAT = "slurm-energy parts 1"
-MASKS = ("train_mask", "val_mask", "test_mask")
 _MAX_HEADER_LIST = 65_536
 
 
@@ -48,7 +48,7 @@ class PartSizes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holding:
+class HeldParts:
     """What one rank holds: some parts, in ascending order."""
 
     parts: tuple[int, ...]
@@ -192,7 +192,7 @@ def _offsets(path: Path, header: dict[str, str], name: str) -> tuple[int, ...]:
     return tuple(found)
 
 
-def read_holding(path: Path, sizes: PartSizes, parts: tuple[int, ...]) -> Holding:
+def read_holding(path: Path, sizes: PartSizes, parts: tuple[int, ...]) -> HeldParts:
     """Read some parts, and nothing of the others.
 
     Raises:
@@ -212,7 +212,7 @@ def read_holding(path: Path, sizes: PartSizes, parts: tuple[int, ...]) -> Holdin
                 return torch.cat([piece[low:high] for low, high in ranges] or [piece[0:0]])
 
             pieces = file.get_slice("edge_index")
-            return Holding(
+            return HeldParts(
                 parts=parts,
                 vertices=torch.cat([torch.arange(low, high) for low, high in ranges] or [torch.arange(0)]),
                 edge_index=torch.cat([pieces[:, low:high] for low, high in edges] or [pieces[:, 0:0]], dim=1),

@@ -23,7 +23,7 @@ from slurm_energy.energy_model.operating_point import mean_measured_watts
 from slurm_energy.energy_model.relative_speed import relative_speed
 from slurm_energy.errors import ConfigError, DataFileError
 from slurm_energy.files import write_atomically
-from slurm_energy.hyperscale.allocation import Agent, Allocation, greedy
+from slurm_energy.hyperscale.allocation import Agent, PartAllocation, greedy
 from slurm_energy.hyperscale.part_files import PartSizes
 from slurm_energy.hyperscale.training import TrainSettings
 
@@ -132,13 +132,13 @@ def memory_of_parts(sizes: PartSizes, settings: TrainSettings) -> tuple[int, ...
 
 def allocation_of(
     sizes: PartSizes, settings: TrainSettings, devices: Sequence[FreeGpu], link_bytes_per_second: float
-) -> Allocation:
+) -> PartAllocation:
     """Return what is to be allocated: work, memory, and the bytes of halo rows and their gradients."""
     heads = settings.heads if settings.model == "gat" else 1
     widths = [settings.hidden_channels] * (settings.num_layers - 1) + [sizes.num_classes * heads]
     hidden = settings.hidden_channels
     sent = sum(min(hidden, width) for width in widths[1:] or widths) + (hidden if settings.input_dropout else 0)
-    return Allocation(
+    return PartAllocation(
         work=part_work(sizes, settings),
         part_bytes=memory_of_parts(sizes, settings),
         exchanged_bytes=sizes.halo_rows.numpy().astype(np.float64) * sent * 4 * 2,
@@ -278,7 +278,7 @@ def make_plan(
     return best if pays else best_alone
 
 
-def epoch_seconds(allocation: Allocation, places: Sequence[int], settings: TrainSettings) -> float:
+def epoch_seconds(allocation: PartAllocation, places: Sequence[int], settings: TrainSettings) -> float:
     """Return the time of an epoch; with stale halos what a device receives is hidden behind what it computes."""
     if not settings.stale_halos:
         return allocation.epoch_seconds(places)

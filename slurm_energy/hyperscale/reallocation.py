@@ -11,7 +11,7 @@ from statistics import median
 
 import numpy as np
 
-from slurm_energy.hyperscale.allocation import Agent, Allocation
+from slurm_energy.hyperscale.allocation import Agent, PartAllocation
 from slurm_energy.hyperscale.training import EpochReport
 
 WINDOW_EPOCHS = 5
@@ -44,7 +44,7 @@ class Reallocator:
 
     def __init__(
         self,
-        plan: Allocation,
+        plan: PartAllocation,
         epochs: int,
         *,
         agent: Agent | None = None,
@@ -87,7 +87,7 @@ class Reallocator:
         self._on_move(now, problem.epoch_seconds(found))
         return found
 
-    def measured(self, rank_of_part: tuple[int, ...]) -> Allocation:
+    def measured(self, rank_of_part: tuple[int, ...]) -> PartAllocation:
         """Return the plan with the speeds of the last epochs; a rank without parts keeps the one it had."""
         speeds = list(self._plan.speeds)
         work = np.bincount(rank_of_part, weights=self._plan.work, minlength=len(speeds))
@@ -98,7 +98,7 @@ class Reallocator:
         self._plan = replace(self._plan, speeds=tuple(speeds))
         return self._plan
 
-    def _transition(self, problem: Allocation, rank_of_part: tuple[int, ...]) -> Transition:
+    def _transition(self, problem: PartAllocation, rank_of_part: tuple[int, ...]) -> Transition:
         seconds = median(one.seconds for one in self._window)
         received = problem.received_bytes(rank_of_part)
         crossing = float(received.sum()) / problem.link_bytes_per_second

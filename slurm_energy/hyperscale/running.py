@@ -16,11 +16,11 @@ import torch
 
 from slurm_energy.errors import ConfigError, TrainingError
 from slurm_energy.files import write_atomically
-from slurm_energy.hyperscale.lost_ranks import NoAnswer, Presence, talking
+from slurm_energy.hyperscale.lost_ranks import NoAnswer, RankPresence, talking
 from slurm_energy.hyperscale.part_files import read_sizes
 from slurm_energy.hyperscale.plan import LOG_FILE, PARTS_FILE, RESULT_FILE, TrainPlan, allocation_of
 from slurm_energy.hyperscale.reallocation import Reallocator, Transition
-from slurm_energy.hyperscale.training import CHECKPOINT_FILE, EpochReport, Run, TrainEnd, train
+from slurm_energy.hyperscale.training import CHECKPOINT_FILE, EpochReport, TrainedRun, TrainEnd, train
 from slurm_energy.rendezvous import Rendezvous, process_group, rendezvous
 
 LOST_SECONDS = 600.0
@@ -73,7 +73,7 @@ def train_planned(folder: Path, plan: TrainPlan, place: Rendezvous, watch: Watch
         if place.count > 1:
             backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
             store = stack.enter_context(process_group(place, wait_seconds=LOST_SECONDS, backend=backend))
-        presence = Presence(place, store)
+        presence = RankPresence(place, store)
         log = stack.enter_context(_Log(folder / LOG_FILE)) if place.number == 0 else None
         reallocator = Reallocator(allocation, plan.settings.epochs, on_move=watch.on_move)
 
@@ -90,7 +90,7 @@ def train_planned(folder: Path, plan: TrainPlan, place: Rendezvous, watch: Watch
 
         end = train(
             plan.settings,
-            Run(
+            TrainedRun(
                 parts_file=folder / PARTS_FILE,
                 folder=folder,
                 presence=presence,
@@ -104,7 +104,7 @@ def train_planned(folder: Path, plan: TrainPlan, place: Rendezvous, watch: Watch
         )
         joules = _joules_of_all(presence, store, watch.joules())
     if place.number == 0:
-        _write_result(folder, plan, end, _Seen(began=began, reports=reports, ranks=ranks, joules=joules))
+        _write_result(folder, plan, end, _Heard(began=began, reports=reports, ranks=ranks, joules=joules))
     return end
 
 
@@ -137,7 +137,7 @@ class _Log:
         csv.writer(self._file).writerow([*figures, *judged])
 
 
-def _joules_of_all(presence: Presence, store: Any, own: float | None) -> float | None:
+def _joules_of_all(presence: RankPresence, store: Any, own: float | None) -> float | None:
     """Return the sum over all ranks, on rank 0; None where one does not know."""
     if store is None:
         return own
@@ -155,7 +155,7 @@ def _joules_of_all(presence: Presence, store: Any, own: float | None) -> float |
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Seen:
+class _Heard:
     """What rank 0 saw of a run."""
 
     began: float
@@ -164,7 +164,7 @@ class _Seen:
     joules: float | None
 
 
-def _write_result(folder: Path, plan: TrainPlan, end: TrainEnd, seen: _Seen) -> None:
+def _write_result(folder: Path, plan: TrainPlan, end: TrainEnd, seen: _Heard) -> None:
     """Write what the next plan and the user need; the first epoch is left out of speeds, as it sets everything up."""
     seconds = time.time() - seen.began
     of_epochs = [one.seconds for one in seen.reports]

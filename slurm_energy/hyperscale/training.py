@@ -19,11 +19,12 @@ from torch.optim import Adam
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 
 from slurm_energy.errors import ConfigError, TrainingError
-from slurm_energy.hyperscale.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from slurm_energy.hyperscale.checkpoint import TrainingCheckpoint, read_checkpoint, write_checkpoint
+from slurm_energy.hyperscale.graph import MASKS
 from slurm_energy.hyperscale.halo import LocalGraph, Routes, Stale, local_graph
 from slurm_energy.hyperscale.layers import LAYERS, MODELS, Layer, LayerInput, forward, layer_inputs
-from slurm_energy.hyperscale.lost_ranks import NoAnswer, Presence, talking
-from slurm_energy.hyperscale.part_files import MASKS, PartSizes, read_holding, read_sizes
+from slurm_energy.hyperscale.lost_ranks import NoAnswer, RankPresence, talking
+from slurm_energy.hyperscale.part_files import PartSizes, read_holding, read_sizes
 
 ModelName = Literal["gcn", "sage", "gat"]
 CHECKPOINT_FILE = "checkpoint.safetensors"
@@ -118,13 +119,13 @@ class TrainEnd:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class TrainedRun:
     """Where a training runs, and who listens."""
 
     parts_file: Path
     folder: Path
     """Gets the checkpoint; one that every rank can write to."""
-    presence: Presence
+    presence: RankPresence
     rank_of_part: tuple[int, ...]
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     resumes: bool = False
@@ -171,7 +172,7 @@ class _Held:
             given.channel.drain()
 
 
-def train(settings: TrainSettings, run: Run) -> TrainEnd:
+def train(settings: TrainSettings, run: TrainedRun) -> TrainEnd:
     """Train, and return how it ended; every rank calls this with the same settings.
 
     After each epoch that is due, and at the end, rank 0 writes the checkpoint. Where a rank is lost, the first of the
@@ -200,7 +201,7 @@ def train(settings: TrainSettings, run: Run) -> TrainEnd:
         raise
 
 
-def _check_ranks(sizes: PartSizes, run: Run) -> None:
+def _check_ranks(sizes: PartSizes, run: TrainedRun) -> None:
     count = run.presence.count
     if len(run.rank_of_part) != sizes.num_parts:
         raise ConfigError(f"{len(run.rank_of_part)} parts are given a rank, {run.parts_file} has {sizes.num_parts}")
@@ -212,7 +213,7 @@ def _check_ranks(sizes: PartSizes, run: Run) -> None:
 class _Trainer:
     """The state of a training on one rank."""
 
-    def __init__(self, settings: TrainSettings, run: Run, sizes: PartSizes) -> None:
+    def __init__(self, settings: TrainSettings, run: TrainedRun, sizes: PartSizes) -> None:
         self._settings = settings
         self._run = run
         self._sizes = sizes
@@ -231,6 +232,7 @@ class _Trainer:
 
     def run(self) -> TrainEnd:
         settings, run = self._settings, self._run
+        self._check_equal_epochs()
         held = self._hold()
         stopped = False
         while self.epoch < settings.epochs and not stopped:
@@ -247,6 +249,7 @@ class _Trainer:
             self._judge(dict(zip(_JUDGED, sums, strict=True)))
         if run.presence.number == 0:
             self.write()
+        self._of_all_ranks([float(self.epoch)])  # no rank says that it is done before the checkpoint is there
         return TrainEnd(
             epochs=self.epoch,
             is_complete=self.epoch >= settings.epochs,
@@ -379,8 +382,19 @@ class _Trainer:
             self._run.folder / CHECKPOINT_FILE,
             self._model,
             self._optimizer,
-            Checkpoint(epoch=self.epoch, settings=self._settings.of_model(), best=self._best, graph=self._of_graph()),
+            TrainingCheckpoint(
+                epoch=self.epoch, settings=self._settings.of_model(), best=self._best, graph=self._of_graph()
+            ),
         )
+
+    def _check_equal_epochs(self) -> None:
+        epochs = self._of_all_ranks([float(self.epoch)])[:, 0].tolist()
+        other = next((rank for rank, epoch in enumerate(epochs) if epoch != epochs[0]), None)
+        if other is not None:
+            raise TrainingError(
+                f"rank 0 resumes from epoch {epochs[0]:.0f} and rank {other} from epoch {epochs[other]:.0f}: "
+                f"{self._run.folder} must be one folder that every node sees as it is"
+            )
 
     def _of_graph(self) -> str:
         sizes = self._sizes

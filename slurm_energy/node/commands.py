@@ -71,9 +71,9 @@ def execute(verb: str, options: Mapping[str, str], environment: Mapping[str, str
     try:
         if verb in {"prolog", "epilog"}:
             hook = parse_hook_environment(environment)
-            if verb == "prolog" and not hook.has_gpus:
-                return 0
         settings = load_settings(environment, options.get("node"))
+        if verb == "prolog" and not hook.has_gpus and not settings.node.cpu_jobs:
+            return 0
         progress.log_path = settings.log_path
         if settings.problem is not None:
             log.write(settings.problem)

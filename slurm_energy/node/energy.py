@@ -98,6 +98,10 @@ class HostSamples:
     shared: bool = False
     wrap_unobserved: bool = False
     problem: str | None = None
+    meter_id: str | None = None
+    """The node's count that the next two are readings of; None: it was begun again meanwhile, or an older release's."""
+    meter_start_joules: float | None = None
+    meter_end_joules: float | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -221,6 +225,9 @@ def _decode_host(host: Fields) -> HostSamples:
         shared=host.flag("shared"),
         wrap_unobserved=host.flag("wrap_unobserved"),
         problem=host.optional_text("problem"),
+        meter_id=host.optional_text("meter_id", 64),
+        meter_start_joules=host.optional_number("meter_start_joules", 0, _MAX_JOULES),
+        meter_end_joules=host.optional_number("meter_end_joules", 0, _MAX_JOULES),
     )
 
 
@@ -313,6 +320,9 @@ def host_energy(
         coverage_seconds=samples.sampled_seconds,
         flags=tuple(flags),
         node_joules=samples.node_joules,
+        meter_id=samples.meter_id,
+        meter_start_joules=samples.meter_start_joules if samples.meter_id else None,
+        meter_end_joules=samples.meter_end_joules if samples.meter_id else None,
     )
 
 

@@ -14,6 +14,7 @@ from slurm_energy.errors import DaemonUnavailable, SlurmEnergyError, SpoolError,
 from slurm_energy.files import read_whole, remove
 from slurm_energy.forms import parse_addresses
 from slurm_energy.node.context import HookContext
+from slurm_energy.node.host_meter import note_meter
 from slurm_energy.wire.authentication import load_key, sign
 from slurm_energy.wire.client import exchange_tcp
 from slurm_energy.wire.codec import Message
@@ -138,6 +139,7 @@ def run_flush(context: HookContext, *, look_again: bool = True) -> bool:
     Raises:
         SlurmEnergyError: the daemon is away, or the site's key or munge cannot be used; everything stays.
     """
+    note_meter(context)
     try:
         done = _flush_reports(context)
     except SpoolError as error:

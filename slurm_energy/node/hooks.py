@@ -38,10 +38,15 @@ def run_prolog(context: HookContext, hook: HookEnvironment) -> None:
     Raises:
         SpoolError: the state cannot be saved; then nothing was changed, or what was is in the saved state.
     """
-    if not hook.has_gpus:
+    if not hook.has_gpus and not context.settings.node.cpu_jobs:
         return
     context.spool.prepare()
     context.spool.forget_reported(hook.job_id)  # before anything that can hang or fail
+    if not hook.has_gpus:
+        from slurm_energy.node.cpu_jobs import note_start  # noqa: PLC0415  # not everywhere
+
+        note_start(context, hook)
+        return
     with reach_gpus(context) as machine:
         events = list(hook.problems)
         context.stage("finding the job's GPUs")
@@ -234,6 +239,12 @@ def run_epilog(context: HookContext, hook: HookEnvironment) -> None:
             _deliver_soon(context)
         return
     spool.mark_ending(job.job_id, context.moment())
+    if not job.gpus:
+        from slurm_energy.node.cpu_jobs import close  # noqa: PLC0415  # not everywhere
+
+        close(context, job, hook.exit_code)
+        _deliver_soon(context)
+        return
     with reach_gpus(context) as machine:
         context.stage("waiting for another hook on the same GPU")
         with spool.gpu_locks(job.uuids):

@@ -38,6 +38,9 @@ REAP_ATTEMPTS = 20
 REAP_PAUSE_SECONDS = 0.001
 """For a child that closed its files and is about to be gone: only this process may collect it."""
 _LIMIT_VARIABLE = "SLURM_ENERGY_NODE_TIME_LIMIT_SECONDS"
+CPU_JOBS_VARIABLE = "SLURM_ENERGY_NODE_CPU_JOBS"
+"""The setting `node.cpu_jobs`: `install` puts it into the hook script, so that without it no file is read for a job
+that has no GPU."""
 _VERBS = frozenset({"prolog", "epilog", "flush", "repair", "sample"})
 _ON_PATH = frozenset({"prolog", "epilog"})
 _GPU_VARIABLES = ("SLURM_JOB_GPUS", "CUDA_VISIBLE_DEVICES")
@@ -65,7 +68,7 @@ def run(arguments: list[str]) -> int:
         return 2
     if options and "node" in options:
         os.environ["SLURMD_NODENAME"] = options["node"]  # what it stands for when slurmd does not run us
-    if verb == "prolog" and not any(os.environ.get(name) for name in _GPU_VARIABLES):
+    if verb == "prolog" and not any(os.environ.get(name) for name in (*_GPU_VARIABLES, CPU_JOBS_VARIABLE)):
         return 0
     status = 1
     try:

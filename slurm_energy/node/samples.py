@@ -1,19 +1,18 @@
 """What the sampler of a job carries from sample to sample, and each reading added to it."""
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from slurm_energy.device.gpu import Gpu, reading
-from slurm_energy.device.rapl import POWERCAP_ROOT, RaplReading, read_rapl, total_difference
 from slurm_energy.domain.energy import MAX_WATTS_PER_GPU
 from slurm_energy.domain.ids import GpuUuid
-from slurm_energy.errors import DeviceError
+from slurm_energy.errors import DeviceError, SpoolError
 from slurm_energy.node.context import HookContext
 from slurm_energy.node.energy import STUCK_SECONDS, GpuSamples, Heartbeat, HostSamples
+from slurm_energy.node.host_meter import read_meter
 from slurm_energy.node.spool import Spool
-from slurm_energy.node.state import ActiveJob
+from slurm_energy.node.state import ActiveJob, MeterReading
 from slurm_energy.node.trials.progress_file import StepCounter
 
 if TYPE_CHECKING:
@@ -71,8 +70,7 @@ class SamplerState:
     job: ActiveJob
     heartbeat: Heartbeat
     last: dict[GpuUuid, _Last] = field(default_factory=dict)
-    last_rapl: Mapping[str, RaplReading] | None = None
-    last_rapl_seconds: float = 0.0
+    last_meter: MeterReading | None = None
     ticks: int = 0
     beat_seconds: float = 0.0
     devices_checked: bool = False
@@ -151,24 +149,29 @@ def add_counter(context: HookContext, device: Gpu, sums: GpuSamples, time_scale:
 
 
 def add_host(context: HookContext, state: SamplerState, jobs: int) -> None:
-    """Add the energy of the processors, whole and divided by the jobs with GPUs on the node."""
+    """Add the energy of the processors, whole and divided by the jobs that the node's hooks know."""
     host = state.heartbeat.host
     if host is not None and host.problem is not None:
         return
     if host is None:
         host = state.heartbeat.host = HostSamples()
-    now = context.monotonic()
     try:
-        readings = read_rapl(context.rapl_root or POWERCAP_ROOT)
-        if state.last_rapl is not None:
-            seconds = now - state.last_rapl_seconds
-            step = total_difference(state.last_rapl, readings, seconds)
-            host.joules += step.joules / jobs
-            host.node_joules = None if host.node_joules is None else host.node_joules + step.joules
-            host.sampled_seconds += seconds
-            host.wrap_unobserved = host.wrap_unobserved or step.wrap_unobserved
-            host.shared = host.shared or jobs > 1
-    except DeviceError as error:
+        reading = read_meter(context)
+    except (DeviceError, SpoolError) as error:
         host.problem = str(error)
         return
-    state.last_rapl, state.last_rapl_seconds = readings, now
+    before, state.last_meter = state.last_meter, reading
+    if before is None:
+        host.meter_id, host.meter_start_joules, host.meter_end_joules = reading.meter_id, reading.joules, reading.joules
+        return
+    if before.meter_id != reading.meter_id:  # what was drawn in between is not known, and left out
+        host.meter_id = None
+        return
+    joules = reading.joules - before.joules
+    host.joules += joules / jobs
+    host.node_joules = None if host.node_joules is None else host.node_joules + joules
+    host.sampled_seconds += reading.at_seconds - before.at_seconds
+    host.wrap_unobserved = host.wrap_unobserved or reading.doubtful_steps > before.doubtful_steps
+    host.shared = host.shared or jobs > 1
+    if host.meter_id is not None:
+        host.meter_end_joules = reading.joules

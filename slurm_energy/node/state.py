@@ -67,6 +67,21 @@ class SavedGpu:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MeterReading:
+    """The count of the node's host energy at one moment.
+
+    Only readings of the same `meter_id` may be subtracted: a boot of the node has one.
+    """
+
+    meter_id: str
+    joules: float
+    at_seconds: float
+    """Monotonic time."""
+    doubtful_steps: int = 0
+    """Steps so far in which a counter may have wrapped unseen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ActiveJob:
     """One attempt of a job on this node. Monotonic times count from this boot."""
 
@@ -90,6 +105,8 @@ class ActiveJob:
     sluid: Sluid | None = None
     follows_budget: bool = False
     """Whether its clock may be lowered under the cluster's power budget: clocks of the job may be changed at all."""
+    host_start: MeterReading | None = field(default=None, compare=False)
+    """The node's host count at the start; None where it could not be read, or an older release's prolog did not."""
 
     def is_among(self, names: frozenset[JobId | Sluid]) -> bool:
         """Return whether the job is one of these, by its number or its SLUID."""
@@ -111,6 +128,7 @@ def encode_state(job: ActiveJob) -> bytes:
     document: dict[str, object] = {"format": STATE_FORMAT}
     document.update((item.name, getattr(job, item.name)) for item in fields(job))
     document["gpus"] = [_encode_gpu(gpu) for gpu in job.gpus]
+    document["host_start"] = None if job.host_start is None else encode_reading(job.host_start)
     return json.dumps(document, separators=(",", ":")).encode()
 
 
@@ -126,6 +144,25 @@ def decode_state(content: bytes) -> ActiveJob:
         raise SpoolError(f"state file cannot be used: {error}") from error
 
 
+def encode_reading(reading: MeterReading) -> dict[str, object]:
+    """Return a reading as a JSON object."""
+    return {item.name: getattr(reading, item.name) for item in fields(reading)}
+
+
+def decode_reading(reading: Fields) -> MeterReading:
+    """Return a reading.
+
+    Raises:
+        WireError: a member is missing or outside its bound.
+    """
+    return MeterReading(
+        meter_id=reading.text("meter_id", 64),
+        joules=reading.number("joules", 0, _MAX_JOULES),
+        at_seconds=reading.number("at_seconds", 0, _MAX_SECONDS),
+        doubtful_steps=reading.integer("doubtful_steps", 0, 1 << 53),
+    )
+
+
 def _encode_gpu(gpu: SavedGpu) -> dict[str, object]:
     encoded: dict[str, object] = {item.name: getattr(gpu, item.name) for item in fields(gpu)}
     encoded["flags"] = [flag.value for flag in gpu.flags]
@@ -139,6 +176,7 @@ def _decode(state: Fields) -> ActiveJob:
     partition = state.optional_text("partition", 255)
     decision_id = state.optional_text("decision_id", 32)
     sluid = state.optional_text("sluid", 32)
+    host_start = state.get("host_start")
     return ActiveJob(
         job_id=JobId(state.integer("job_id", 1, MAX_JOB_ID)),
         restart_count=state.integer("restart_count", 0, MAX_JOB_ID),
@@ -157,6 +195,7 @@ def _decode(state: Fields) -> ActiveJob:
         events=state.texts("events", 1000),
         sluid=None if sluid is None else Sluid(sluid),
         follows_budget=state.flag("follows_budget"),
+        host_start=None if host_start is None else decode_reading(Fields(host_start, "host count")),
     )
 
 

@@ -136,6 +136,7 @@ def _number_columns(report: EnergyReport) -> tuple[ReportColumn, ...]:
     ranks |= {"GPU use": 7, "Energy": 5}
     ranks |= {} if currency is None else {currency: 2}
     ranks |= {"CO2": 3} if _has_co2(report) else {}
+    ranks |= {"Host in no job": 10} if report.total.host_in_no_job_joules is not None else {}
     return tuple(ReportColumn(heading=heading, rank=rank) for heading, rank in ranks.items())
 
 
@@ -179,6 +180,9 @@ def _use_cells(row: JobEnergyRecord | GroupEnergyRecord, report: EnergyReport) -
         cells.append("-" if row.use.cost is None else f"{row.use.cost:.2f}")
     if _has_co2(report):
         cells.append("-" if row.use.co2_grams is None else mass_text(row.use.co2_grams))
+    if report.total.host_in_no_job_joules is not None and isinstance(row, GroupEnergyRecord):
+        unused = row.host_in_no_job_joules
+        cells.append("-" if unused is None else energy_text(unused))
     return tuple(cells)
 
 
@@ -200,6 +204,8 @@ def total_parts(report: EnergyReport) -> tuple[tuple[str, str], ...]:
         lines.append(("GPUs", kwh_text(gpu)))
     if host is not None:
         lines.append(("Jobs' part of hosts", kwh_text(host)))
+    if total.host_in_no_job_joules is not None:
+        lines.append(("Hosts, in no job", kwh_text(total.host_in_no_job_joules)))
     whole = whole_joules(total, report)
     if whole is None:
         return tuple(lines)

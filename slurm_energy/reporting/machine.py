@@ -19,7 +19,7 @@ JOB_COLUMNS = (
 )  # fmt: skip
 GROUP_COLUMNS = (
     "group", "jobs", "jobs_without_energy", "mean_wait_seconds", "mean_run_seconds", "saving_joules",
-    "since_seconds", "until_seconds",
+    "since_seconds", "until_seconds", "host_in_no_job_joules",
 )  # fmt: skip
 USE_COLUMNS = (
     "saving_low_joules", "saving_high_joules", "idle_gpu_joules", "utilisation", "co2_grams", "unpriced_joules",

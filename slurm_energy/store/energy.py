@@ -326,6 +326,9 @@ def _write_node(row: NodeEnergyRow, report: NodeReport, arrival: Arrival) -> Non
     row.host_coverage_seconds = 0.0 if host is None else host.coverage_seconds
     row.host_node_joules = None if host is None else host.node_joules
     row.host_flags = encode_flags(() if host is None else host.flags)
+    row.host_meter_id = None if host is None else host.meter_id
+    row.host_meter_start_joules = None if host is None else host.meter_start_joules
+    row.host_meter_end_joules = None if host is None else host.meter_end_joules
 
 
 def _gpu_values(gpu: GpuEnergy) -> dict[str, Any]:
@@ -369,6 +372,9 @@ def _report(job: JobRow, row: NodeEnergyRow) -> NodeReport:
             coverage_seconds=row.host_coverage_seconds,
             node_joules=row.host_node_joules,
             flags=decode_flags(row.host_flags),
+            meter_id=row.host_meter_id,
+            meter_start_joules=row.host_meter_start_joules,
+            meter_end_joules=row.host_meter_end_joules,
         )
     return NodeReport(
         cluster=ClusterName(job.cluster),

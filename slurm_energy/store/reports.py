@@ -20,6 +20,7 @@ from slurm_energy.domain.report import (
 )
 from slurm_energy.energy_model.facility import Facility
 from slurm_energy.store.energy import decode_flags
+from slurm_energy.store.host_counts import unused_hosts
 from slurm_energy.store.rollups import (
     DAY_SECONDS,
     HOUR_SECONDS,
@@ -134,10 +135,15 @@ def report_groups(  # noqa: PLR0913  # each is one word of the command line
         own = (since, until) if periods else (None, None)
         found = [_record(_label(kinds, key, where), one, own) for key, one in groups.items()]
         records += sorted(found, key=lambda record: (-(record.gpu.joules or 0.0), record.group))
+    whole = _total(session, where, {(): total}, counted=not periods and not {"partition", "node"} & set(kinds))
+    if kinds == ("node",) and where.is_of_all_jobs:
+        records = _with_unused_hosts(session, where, records, periods)
+        known = [row.host_in_no_job_joules for row in records if row.host_in_no_job_joules is not None]
+        whole = replace(whole, host_in_no_job_joules=sum(known) if known else None)
     return EnergyReport(
         kind=kind,
         cluster=where.cluster,
-        total=_total(session, where, {(): total}, counted=not periods and not {"partition", "node"} & set(kinds)),
+        total=whole,
         groups=tuple(records[:limit]),
         since_seconds=where.since_seconds,
         until_seconds=where.until_seconds,
@@ -304,6 +310,30 @@ def _total(session: Session, where: JobFilter, groups: Groups, *, counted: bool 
     if total.count("jobs") and not counted:
         total.replace(_groups(session, where, (), NO_FACILITY).get((), total), (*COUNT_NAMES, *TIME_NAMES))
     return _record(TOTAL_GROUP, total, (None, None))
+
+
+def _with_unused_hosts(
+    session: Session, where: JobFilter, records: list[GroupEnergyRecord], periods: Sequence[Period]
+) -> list[GroupEnergyRecord]:
+    """Return the rows of nodes with the host energy that is in no job; a node without any job has a row too then."""
+    found = unused_hosts(session, where.cluster, periods or [(where.since_seconds, where.until_seconds)], where.node)
+    unused = {
+        (period, node): joules
+        for period, nodes in zip(periods or [(None, None)], found, strict=True)
+        for node, joules in nodes.items()
+    }
+    filled = [
+        replace(
+            record,
+            host_in_no_job_joules=unused.pop(((record.since_seconds, record.until_seconds), record.group), None),
+        )
+        for record in records
+    ]
+    idle = (
+        replace(_record(node, Totals(), period), host_in_no_job_joules=joules)
+        for (period, node), joules in unused.items()
+    )
+    return sorted([*filled, *idle], key=lambda record: record.since_seconds or -math.inf)
 
 
 def _label(kinds: Sequence[ReportKind], key: _Key, where: JobFilter) -> str:

@@ -86,6 +86,15 @@ class JobFilter:
             value is not None for value in (self.job_id, self.exact_job_id, self.row_ids, self.raw_hours)
         )
 
+    @property
+    def is_of_all_jobs(self) -> bool:
+        """Whether nothing is asked of a job but where and when it ran."""
+        of_jobs = (
+            self.job_id, self.exact_job_id, self.user_id, self.user_name, self.account, self.qos, self.name,
+            self.partition, self.row_ids,
+        )  # fmt: skip
+        return all(value is None for value in of_jobs)
+
     def of_jobs(self) -> list[ColumnElement[bool]]:
         """Return the WHERE terms on JobRow alone, without the period."""
         # A period is found by its own index; that of the cluster alone, which planners like to take, has all jobs.

@@ -277,6 +277,10 @@ class NodeEnergyRow(Base):
     host_share: Mapped[float | None] = mapped_column(FiniteDouble)
     """The job's part of `host_node_joules`, by its CPUs and the node's size when the attempt was over; NULL while it is
     not, or where one of them is not known."""
+    host_meter_id: Mapped[str | None] = mapped_column(BoundedText(64))
+    """Which count of the node's host energy the next two are readings of; NULL where the node keeps none."""
+    host_meter_start_joules: Mapped[float | None] = mapped_column(FiniteDouble)
+    host_meter_end_joules: Mapped[float | None] = mapped_column(FiniteDouble)
     cluster: Mapped[str | None] = mapped_column(BoundedText(64))
     """The job's, as the next two are, so that the period of a cluster, an account or a user is found without jobs."""
     job_account: Mapped[str | None] = mapped_column(BoundedText(255))

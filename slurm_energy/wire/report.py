@@ -35,6 +35,7 @@ MAX_TRIAL_REASON_LENGTH = 200
 _MAX_JOULES = 1e15
 _MAX_UNIX_SECONDS = 1e11
 _GPU_KEYS = frozenset(GpuEnergy.__dataclass_fields__)
+_METER_KEYS = ("meter_id", "meter_start_joules", "meter_end_joules")
 _HOST_KEYS = frozenset(HostEnergy.__dataclass_fields__)
 _OF_THE_NODE = frozenset({"boot_id", "started_monotonic_seconds"})
 """Members of a report's file on its node, which say when the job started by a clock that cannot be set."""
@@ -183,6 +184,8 @@ def _encode_host(host: HostEnergy) -> dict[str, object]:
         "coverage_seconds": host.coverage_seconds,
         "flags": [flag.value for flag in host.flags],
         "node_joules": host.node_joules,
+        # A daemon of an older release refuses what it does not know.
+        **({} if host.meter_id is None else {name: getattr(host, name) for name in _METER_KEYS}),
     }
 
 
@@ -221,6 +224,9 @@ def _decode_host(value: object) -> HostEnergy:
         coverage_seconds=fields.number("coverage_seconds", 0, 1e10),
         flags=_flags(fields),
         node_joules=fields.optional_number("node_joules", 0, _MAX_JOULES),
+        meter_id=fields.optional_text("meter_id", 64),
+        meter_start_joules=fields.optional_number("meter_start_joules", 0, _MAX_JOULES),
+        meter_end_joules=fields.optional_number("meter_end_joules", 0, _MAX_JOULES),
     )
 
 

@@ -125,4 +125,4 @@ def test_without_slurmdbd_the_job_goes_to_the_local_cluster(pair: tuple[Lab, Lab
     dear._service("stop", "slurmdbd")
     done = submit(dear, *JOB)
     assert re.fullmatch(r"Submitted batch job \d+\n", done.stdout), (done.stdout, done.stderr)
-    assert "submitted to the local one" in done.stderr
+    assert "sbatch was run for the local one" in done.stderr

@@ -182,6 +182,22 @@ def test_without_any_offer_the_job_goes_through_as_without_the_option(site: Site
     assert site.fake.calls[1:] == [[os.fsencode(script)]] * 2
 
 
+def test_a_script_that_cannot_be_read_is_sbatchs_to_complain_of(site: Site) -> None:
+    site.fake.lay_out("rc", b"1")
+    quoted = site.directory / "quoted.sh"
+    quoted.write_text('#!/bin/sh\n#SBATCH --energy-clusters="lab\n')
+    for name in (str(site.directory / "missing.sh"), str(quoted)):
+        done = site.submit(name, config=site.clusters())
+        assert (done.returncode, done.stderr) == (1, b"")
+    assert site.fake.calls == [[os.fsencode(site.directory / "missing.sh")], [os.fsencode(quoted)]]
+    pipe = site.directory / "pipe"
+    os.mkfifo(pipe)  # which has no writer: who opened it would wait for ever
+    for words in ((str(pipe),), ("--energy-clusters=lab", str(pipe))):
+        assert site.submit(*words, config=site.clusters()).returncode == 1
+    alone = site.submit("--energy-data=5GB@lab", "--wrap", "true", config=site.clusters())
+    assert b"--energy-data says nothing without --energy-clusters" in alone.stderr
+
+
 def test_a_cluster_that_hangs_costs_the_deadline_and_no_more(site: Site) -> None:
     with socket.create_server(("127.0.0.1", free_port())) as silent:
         config = site.clusters(addresses={"slow": f"127.0.0.1:{silent.getsockname()[1]}"}, deadline_seconds=8.0)
@@ -221,7 +237,7 @@ def test_where_slurmdbd_is_away_the_job_goes_to_the_local_cluster(site: Site) ->
         "--energy-clusters=lab", "--gres=gpu:1", "-t60", "-pa100", "--wrap", "true", config=site.clusters()
     )
     assert [call[0] for call in site.fake.calls] == [b"--clusters=lab", b"--gres=gpu:1"]
-    assert done.returncode == 0 and b"submitted to the local one" in done.stderr
+    assert done.returncode == 0 and b"sbatch was run for the local one" in done.stderr
 
 
 def test_a_full_partition_says_when_room_is_expected(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.optim import Adam
 
-from slurm_energy.hyperscale.lost_ranks import Presence
-from slurm_energy.hyperscale.training import CHECKPOINT_FILE, Run, TrainSettings, build_model, train
+from slurm_energy.hyperscale.lost_ranks import RankPresence
+from slurm_energy.hyperscale.training import CHECKPOINT_FILE, TrainedRun, TrainSettings, build_model, train
 from slurm_energy.rendezvous import Rendezvous
 
 EXACT = TrainSettings(hidden_channels=16, heads=2, dropout=0.0, epochs=6, evaluate_every=3, checkpoint_every=2)
@@ -111,8 +111,8 @@ def test_a_lost_rank_is_named_and_the_training_resumes_where_it_was(tmp_path: Pa
             assert "in epoch 5 of 6; resume from epoch 4" in end.stderr
             assert str(tmp_path / CHECKPOINT_FILE) in end.stderr
             assert "Traceback" not in end.stderr
-    only = Presence(Rendezvous(number=0, count=1, address="127.0.0.1", port=1), None)
-    run = Run(parts_file=parts, folder=tmp_path, presence=only, rank_of_part=(0, 0, 0), resumes=True)
+    only = RankPresence(Rendezvous(number=0, count=1, address="127.0.0.1", port=1), None)
+    run = TrainedRun(parts_file=parts, folder=tmp_path, presence=only, rank_of_part=(0, 0, 0), resumes=True)
     resumed = train(settings, run).weights
     for name, weight in alone(settings, graph)[0].items():
         torch.testing.assert_close(resumed[name], weight, atol=1e-5, rtol=0.0)

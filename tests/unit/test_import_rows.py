@@ -29,6 +29,7 @@ ONLY_IMPORTER = {
     "pyslurm": {"slurm/pyslurm_client.py"},
     "torch_geometric": {
         "hyperscale/graph.py",
+        "hyperscale/ingestion/arrays.py",
         "hyperscale/layers.py",
         "hyperscale/training.py",
         "policy/gnn/ablation/heterogeneous.py",

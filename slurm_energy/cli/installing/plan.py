@@ -41,6 +41,7 @@ from slurm_energy.cli.installing.slurm_conf import (
 from slurm_energy.cli.site import is_cache_of_slurmd, plugin_directory, slurm_conf_path, under
 from slurm_energy.config import Config, PluginConfig
 from slurm_energy.errors import ConfigError
+from slurm_energy.node.main import CPU_JOBS_VARIABLE
 from slurm_energy.reporting.templates import render
 from slurm_energy.resources import shared_directory
 
@@ -320,6 +321,8 @@ class Installation:
     def _hooks(self) -> Iterator[PlannedFile]:
         """Yield the hook where our pattern finds it, and where a pattern of the site's own does."""
         text = (shared_directory("plugin") / "hook" / "slurm-energy.sh").read_text(encoding="utf-8")
+        if self._config.node.cpu_jobs:
+            text = text.replace("\n", f"\nexport {CPU_JOBS_VARIABLE}=true\n", 1)
         content = text.replace("@PYTHON@", str(self._options.python)).encode()
         yield PlannedFile(path=HOOK_PATH, content=content, mode=0o755, is_generated=True)
         files = self.site.files()

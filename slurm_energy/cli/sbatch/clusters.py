@@ -100,7 +100,8 @@ def with_cluster(words: Sequence[bytes], sbatch: str, config: Config) -> Cluster
             return unchanged
         wish = _wish(split, given, known, config)
         if wish is None:
-            return unchanged
+            alone = "energy-data" in given and not _has_cluster(given)
+            return replace(unchanged, note="--energy-data says nothing without --energy-clusters" if alone else "")
         reason = _stays(split, given)
         if reason:
             return replace(unchanged, note=reason if wish.is_own else "")
@@ -108,12 +109,14 @@ def with_cluster(words: Sequence[bytes], sbatch: str, config: Config) -> Cluster
     except SlurmEnergyError as error:
         if is_dry:
             raise
-        return replace(unchanged, note=f"no cluster was chosen: {error}; submitted to the local one")
+        return replace(unchanged, note=f"no cluster was chosen: {error}; sbatch was run for the local one")
     if is_dry:
         _show(choice, is_json=is_json)
         return 0 if choice.ranked else 1
     if not choice.ranked:
-        return replace(unchanged, note=f"no cluster made an offer ({_left_out(choice)}): submitted to the local one")
+        return replace(
+            unchanged, note=f"no cluster made an offer ({_left_out(choice)}): sbatch was run for the local one"
+        )
     name = choice.best.offer.cluster
     return ClusterWords((f"--clusters={name}".encode(), *rest), name, explained(choice, config))
 
@@ -141,7 +144,7 @@ def _wish(
     Raises:
         SlurmEnergyError: it cannot be read.
     """
-    if "clusters" in given or any(os.environ.get(name) for name in _VARIABLES):
+    if _has_cluster(given):
         return None  # the user's own word on the cluster wins
     script = _script_options(
         split, given, known, is_wanted=bool(config.clusters.addresses) or "energy-clusters" in given
@@ -156,6 +159,11 @@ def _wish(
     return _Wish(names=names, data=() if data is None else parse_input_data(data), is_own=own is not None)
 
 
+def _has_cluster(given: Mapping[str, str | None]) -> bool:
+    """Return whether the user names a cluster himself."""
+    return "clusters" in given or any(os.environ.get(name) for name in _VARIABLES)
+
+
 def _script_options(
     split: SplitArguments, given: Mapping[str, str | None], known: Mapping[str, Takes], *, is_wanted: bool
 ) -> Mapping[str, str | None]:
@@ -164,11 +172,14 @@ def _script_options(
         return {}
     if not split.rest:
         keep_standard_input()
-    text = script_text(split.rest, given.get("chdir"))
-    if not split.rest:
-        os.lseek(0, 0, os.SEEK_SET)
-    directives = script_directives(text)
-    found = split_arguments(directives.components[0], {**known, **ENERGY_OPTIONS})
+    try:
+        directives = script_directives(script_text(split.rest, given.get("chdir")))
+        found = split_arguments(directives.components[0], {**known, **ENERGY_OPTIONS})
+    except SlurmEnergyError:  # sbatch says what is wrong with it
+        return {}
+    finally:
+        if not split.rest:
+            os.lseek(0, 0, os.SEEK_SET)
     return {option.name: option.value for option in found.options}
 
 

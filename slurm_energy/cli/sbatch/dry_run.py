@@ -224,9 +224,9 @@ def script_text(rest: tuple[str, ...], directory: str | None) -> str:
         return _decoded(_standard_input(), "the script on standard input")
     path = script_path(rest[0], directory)
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # before it is opened: who writes into a pipe would lose its reader
+            raise SlurmError(f"script {visible(str(path))} is not a file")
         with path.open("rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise SlurmError(f"script {visible(str(path))} is not a file")
             return _decoded(file.read(MAX_SCRIPT_BYTES + 1), f"script {visible(str(path))}")
     except OSError as error:
         raise SlurmError(f"script {visible(str(path))} cannot be read: {error.strerror}") from error

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 from slurm_energy.errors import ConfigError
-from slurm_energy.hyperscale.allocation import Agent, Allocation, exact, greedy
+from slurm_energy.hyperscale.allocation import Agent, PartAllocation, exact, greedy
 from slurm_energy.hyperscale.reallocation import MIN_GAIN, WINDOW_EPOCHS, Reallocator, Transition
 from slurm_energy.hyperscale.training import EpochReport
 
 
-def problem(seed: int, parts: int, devices: int) -> Allocation:
+def problem(seed: int, parts: int, devices: int) -> PartAllocation:
     drawn = np.random.default_rng(seed)
     exchanged = drawn.exponential(1e6, (parts, parts)) * (drawn.random((parts, parts)) < 0.6)
     exchanged = exchanged + exchanged.T
     np.fill_diagonal(exchanged, 0.0)
-    return Allocation(
+    return PartAllocation(
         work=tuple(drawn.uniform(1e5, 1e6, parts).tolist()),
         part_bytes=(10,) * parts,
         exchanged_bytes=exchanged,
@@ -86,7 +86,7 @@ def test_too_many_parts_for_the_exact_allocation_are_refused_at_once() -> None:
         exact(problem(1, 64, 8))
 
 
-def simulated(reallocator: Reallocator, speeds_at: Any, case: Allocation, epochs: int) -> list[tuple[int, ...]]:
+def simulated(reallocator: Reallocator, speeds_at: Any, case: PartAllocation, epochs: int) -> list[tuple[int, ...]]:
     """Return the places in each epoch of a training whose ranks have these speeds."""
     places, history = greedy(case), []
     for epoch in range(1, epochs + 1):
@@ -106,8 +106,8 @@ def simulated(reallocator: Reallocator, speeds_at: Any, case: Allocation, epochs
     return history
 
 
-def even(parts: int = 12) -> Allocation:
-    return Allocation(
+def even(parts: int = 12) -> PartAllocation:
+    return PartAllocation(
         work=(1e6,) * parts,
         part_bytes=(1,) * parts,
         exchanged_bytes=np.full((parts, parts), 10.0),

@@ -11,12 +11,12 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from slurm_energy.errors import CheckpointError, ConfigError, TrainingError
-from slurm_energy.hyperscale.lost_ranks import Presence
-from slurm_energy.hyperscale.training import CHECKPOINT_FILE, EpochReport, Run, TrainEnd, TrainSettings, train
+from slurm_energy.hyperscale.lost_ranks import RankPresence
+from slurm_energy.hyperscale.training import CHECKPOINT_FILE, EpochReport, TrainedRun, TrainEnd, TrainSettings, train
 from slurm_energy.rendezvous import Rendezvous
 
 SETTINGS = TrainSettings(hidden_channels=8, epochs=4, evaluate_every=2, checkpoint_every=2)
-ALONE = Presence(Rendezvous(number=0, count=1, address="127.0.0.1", port=1), None)
+ALONE = RankPresence(Rendezvous(number=0, count=1, address="127.0.0.1", port=1), None)
 
 
 def trained(folder: Path, settings: TrainSettings = SETTINGS, **more: object) -> tuple[TrainEnd, list[EpochReport]]:
@@ -24,7 +24,7 @@ def trained(folder: Path, settings: TrainSettings = SETTINGS, **more: object) ->
     path = folder / "parts.safetensors"
     if not path.exists():
         parts_file(folder, small_graph(), 2)
-    run = Run(parts_file=path, folder=folder, presence=ALONE, rank_of_part=(0, 0), on_epoch=reports.append)
+    run = TrainedRun(parts_file=path, folder=folder, presence=ALONE, rank_of_part=(0, 0), on_epoch=reports.append)
     return train(settings, replace(run, **more)), reports  # type: ignore[arg-type]
 
 

@@ -7,7 +7,8 @@ import torch
 from torch_geometric.data import Data
 
 from slurm_energy.errors import ConfigError, DataFileError
-from slurm_energy.hyperscale.graph import TrainingGraph, read_graph
+from slurm_energy.hyperscale.graph import TrainingGraph
+from slurm_energy.hyperscale.ingestion import read_graph
 from slurm_energy.hyperscale.parts import Device, partition
 
 DEVICES = tuple(
@@ -43,5 +44,5 @@ def test_an_unknown_method_is_refused() -> None:
 def test_a_file_that_is_no_graph_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "graph.npz"
     path.write_text("no arrays")
-    with pytest.raises(DataFileError, match="the graph cannot be read"):
+    with pytest.raises(DataFileError, match="not an npz file of plain arrays"):
         read_graph(path)
