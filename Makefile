@@ -6,7 +6,7 @@ PYTEST_FLAGS ?=
 # Tests start hundreds of Python processes: without compiled modules each of them would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-unit test-cluster test-long unit quick coverage figures compiled check other-checks lint format bench results results-quick docs native clean install-demo install-unit install-test install-package deb rpm dist site releases
+.PHONY: help demo test test-unit test-cluster test-long unit quick quick-cluster coverage figures compiled check other-checks lint format bench results results-quick docs native clean install-demo install-unit install-test install-package deb rpm dist site releases
 
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s:
@@ -45,7 +45,12 @@ test-unit: install-test compiled  ## All tests that need neither root nor a clus
 unit: install-unit compiled  ## The same without those marked slow, in at most 2 minutes on 2 cores
 	@$(UNIT_PYTEST) -q -m 'not slow' $(PYTEST_FLAGS)
 
-quick: lint unit native  ## Before a commit: lint, types, unit, C under sanitizers, one job through a real Slurm
+# Types are one process for a minute: what is compiled and waits stands beside them, what fills all cores comes after.
+quick: install-test compiled  ## Before a commit: lint, types, unit, C under sanitizers, one job through a real Slurm
+	@$(MAKE) --no-print-directory -j2 -Otarget lint quick-cluster
+	@$(UNIT_PYTEST) -q -m 'not slow' $(PYTEST_FLAGS)
+
+quick-cluster: native
 	@$(MAKE) --no-print-directory -C plugin test
 	@$(CLUSTER_PYTEST) -q $(QUICK_CLUSTER_TESTS)
 
@@ -55,13 +60,15 @@ coverage: install-unit compiled  ## What `make unit` runs through, line by line 
 figures:  ## Print files, lines and importers of the package as a table
 	@$(PY) scripts/figures.py
 
-# Most of the time of a laboratory is waiting: four at a time fill two cores, each without more threads of torch.
+# Most of the time of a laboratory is waiting: five at a time fill two cores, each without more threads of torch.
 # What measures time is marked `alone` and runs afterwards, with nothing beside it. What failed beside others runs once
 # more with nothing beside it: a deadline that only the load of other tests broke is named and no failure.
 CLUSTER_ENVIRONMENT := sh scripts/as-root.sh env OMP_NUM_THREADS=1 SLURM_ENERGY_REQUIRE_LAB=1 SLURM_ENERGY_REQUIRE_SERVERS=1
 CLUSTER_PYTEST := $(CLUSTER_ENVIRONMENT) $(PY) -m pytest
 CLUSTER_TESTS ?= tests/e2e tests/plugin tests/integration
-CLUSTER_WORKERS ?= 4
+CLUSTER_WORKERS ?= 5
+# Nothing runs beside these: the other files are not even imported.
+ALONE_TESTS = $(shell grep -rl --include='test_*.py' 'mark\.alone' $(filter tests%,$(CLUSTER_TESTS)))
 
 QUICK_CLUSTER_TESTS := tests/e2e/test_one_job.py -k "reaches_prolog_and_epilog or exactly_the_jobs_gpus"
 
@@ -69,7 +76,7 @@ test-cluster: install-test native compiled  ## Tests of processes, databases, ho
 	@$(CLUSTER_PYTEST) -n $(CLUSTER_WORKERS) --dist loadfile --no-loadscope-reorder -m 'not alone' $(CLUSTER_TESTS) $(PYTEST_FLAGS) \
 		|| { [ $$? = 1 ] && echo "the failed ones once more, with nothing beside them:" \
 		&& $(CLUSTER_PYTEST) -x -ra -v --last-failed --last-failed-no-failures none -m 'not alone' $(CLUSTER_TESTS); }
-	@$(CLUSTER_PYTEST) -m alone $(CLUSTER_TESTS) $(PYTEST_FLAGS)
+	@$(if $(ALONE_TESTS),$(CLUSTER_PYTEST) -m alone $(ALONE_TESTS) $(PYTEST_FLAGS))
 
 # Where a release cannot be had, this fails, unless ALLOW_MISSING_RELEASES=1.
 RELEASES ?= host trixie forky
@@ -85,7 +92,7 @@ releases: install-test native compiled  ## The end-to-end suite's quick form on 
 test-long: install-test native compiled  ## The long forms of tests, one after the other, with a summary; as root
 	@$(CLUSTER_ENVIRONMENT) $(PY) scripts/long_tests.py $(LONG_FORMS)
 
-lint: install-test
+lint: install-test  ## Formats, lint, types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy

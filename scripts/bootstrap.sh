@@ -7,7 +7,7 @@ purpose=${1:-demo}
 root=$(cd "$(dirname "$0")/.." && pwd)
 
 demo_packages="munge slurmctld slurmd slurm-client slurm-wlm-basic-plugins libslurm-dev gcc libc6-dev make python3 python3-venv iproute2 procps util-linux"
-test_packages="$demo_packages slurmdbd slurm-wlm-mysql-plugin mariadb-server-core mariadb-client postgresql shellcheck lua5.1 lua-socket systemd groff-base"
+test_packages="$demo_packages slurmdbd slurm-wlm-mysql-plugin mariadb-server-core mariadb-client postgresql shellcheck slurmrestd slurm-wlm-jwt-plugin lua5.1 lua-socket systemd groff-base"
 
 unit_packages="gcc libc6-dev make python3 python3-venv"
 package_packages="$unit_packages libslurm-dev"

@@ -9,7 +9,7 @@ suite=${1:?usage: scripts/lab-root.sh SUITE [PYTHON]}
 project=$(cd "$(dirname "$0")/.." && pwd)
 pip_python=${2:-$project/.venv/bin/python}
 packages=slurmctld,slurmd,slurm-client,slurm-wlm-basic-plugins,munge,libslurm-dev,gcc,libc6-dev,make
-packages=$packages,python3,python3-venv,iproute2,procps,util-linux,lua-socket,slurmrestd,slurm-wlm-jwt-plugin
+packages=$packages,python3,python3-dev,python3-venv,iproute2,procps,util-linux,lua-socket,slurmrestd,slurm-wlm-jwt-plugin
 packages=$packages,slurmdbd,slurm-wlm-mysql-plugin,mariadb-server-core,mariadb-client-core
 say() { echo "lab-root: $*" >&2; }
 

@@ -81,7 +81,7 @@ FORMS = {
     ),
     "slurm-update": Form(
         tests=("tests/e2e/test_slurm_update.py",),
-        says="a kept copy in the place of a plugin that is missing, damaged or of an earlier version",
+        says="a kept copy in the place of a plugin that is missing, damaged or of an earlier version; other releases",
     ),
     "systemd": Form(
         tests=("tests/e2e/test_systemd.py",),
@@ -102,6 +102,10 @@ FORMS = {
     "gpu-count": Form(
         tests=("tests/e2e/test_gpu_count.py",),
         says="every form of request with every other number of GPUs",
+    ),
+    "hyperscale": Form(
+        tests=("tests/e2e/test_hyperscale.py",),
+        says="the time of a training over unequal partitions, predicted from a measured run",
     ),
     "nights": Form(
         tests=("tests/e2e/test_nights.py",),

@@ -39,8 +39,14 @@ class ClusterConfig:
     slurm_conf: str = setting("", "Path of slurm.conf for Slurm's commands; empty: Slurm's own default.")
     slurm_user: str = setting("slurm", "User that runs slurmctld; may ask for decisions, as root may.")
     accounting: bool = setting(False, "Whether sacct answers (slurmdbd runs).")
-    reader: Literal["commands", "pyslurm"] = setting(
-        "commands", "How queue and nodes are read: Slurm's own commands, or pyslurm where it was built for this Slurm."
+    reader: Literal["auto", "commands", "slurmrestd", "pyslurm"] = setting(
+        "auto",
+        "How queue and nodes are read; auto: pyslurm where one made for this Slurm is installed, else slurmrestd where "
+        "its address is set, else Slurm's commands. Where another than the commands fails, the commands are read.",
+    )
+    slurmrestd_url: str = setting("", "Where slurmrestd listens: unix:/PATH, http://HOST:PORT or https://HOST:PORT.")
+    slurmrestd_token_path: str = setting(
+        "", "File with the JSON web token for slurmrestd, mode 600, of root or the daemon's user; empty: auth/local."
     )
 
 
@@ -329,6 +335,11 @@ class NodeConfig:
         "Prologs ask the daemon for the decision on their job, and take no other: for sites without the compiled "
         "plugin, whose jobs carry none (job_submit/lua).",
     )
+    follow_power_budget: bool = setting(
+        False,
+        "Whether the samplers of jobs state their power to the daemon and lower the clock while the cluster's power "
+        "budget is exceeded; needs node.daemon_address and node.sampler = always.",
+    )
     time_scale: float = setting(
         1.0, "Device seconds per wall second: 1 on real hardware, above it in the laboratory.", 0.001, 100000.0
     )
@@ -361,12 +372,80 @@ class ScriptConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClustersConfig:
+    """Several clusters under one slurmdbd, among which energy-sbatch chooses: docs/how-to/several-clusters.md."""
+
+    addresses: dict[str, str] = setting(
+        {}, "HOST:PORT of the daemon's report port of each cluster by its name, several with commas between."
+    )
+    names: tuple[str, ...] = setting(
+        (), "Clusters asked for each job that says neither --energy-clusters nor --clusters; empty: none is."
+    )
+    deadline_seconds: float = setting(
+        2.0, "Time that all clusters have together; one without an answer by then is left out.", 0.1, 30.0
+    )
+    cost: Literal["energy", "price", "carbon"] = setting(
+        "energy", "What is compared beside time: joules, or what they cost or emit by each site's own series."
+    )
+    waiting_watts: float = setting(
+        100.0, "What a second until the job's end is worth, in W for each of its GPUs.", 0.0, 100_000.0
+    )
+    wan_joules_per_gb: float = setting(
+        6750.0,
+        "Energy of carrying a GB between clusters. 0.06 kWh/GB in 2015, halved every two years (Aslan and others 2018, "
+        "Journal of Industrial Ecology 22), to 2025: 0.0019 kWh.",
+        0.0,
+        1e7,
+    )
+    wan_price_per_gb: float = setting(
+        0.0, "What carrying a GB costs, in the tariffs' currency; 0: the site's own network.", 0.0, 1e4
+    )
+    wan_gbit_per_second: float = setting(10.0, "Bandwidth between clusters that one job's data gets.", 0.001, 1e5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FacilityConfig:
     """What reports add to measured joules. How the two files look: docs/how-to/report-a-month.md."""
 
     pue: float = setting(1.0, "Energy of the whole building over that of its computers.", 1.0, 10.0)
     tariff_file: str = setting("", "CSV file with starts_at and a price such as EUR_per_kwh; empty: no money.")
     intensity_file: str = setting("", "CSV file with starts_at and grams_per_kwh of CO2; empty: no CO2.")
+    later_starts: Literal["off", "price", "carbon"] = setting(
+        "off",
+        "Whether jobs with --energy-start-before begin later, at the lowest price of tariff_file or the least CO2 of "
+        "intensity_file until then.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PowerConfig:
+    """A power budget that the clocks of running jobs give way to: docs/how-to/power-budget.md."""
+
+    budget_watts: float = setting(
+        0.0,
+        "What the GPUs of running jobs and power.other_watts may draw together; 0: no budget. It holds on nodes with "
+        "node.follow_power_budget.",
+        0.0,
+        1e9,
+    )
+    budget_series: str = setting(
+        "",
+        "CSV file, or http or https address of one, with starts_at and watts: the budget by time, in the place of "
+        "budget_watts. A file is read when it changes, an address once a minute; what could be read last stays.",
+    )
+    other_watts: float = setting(
+        0.0, "What the budget holds beside the GPUs of running jobs: hosts, idle GPUs, switches, cooling.", 0.0, 1e9
+    )
+    margin: float = setting(0.01, "Share of the budget that is kept free for what readings do not show.", 0.0, 0.5)
+    ask_seconds: float = setting(
+        4.0, "How often a node asks for each of its jobs, wall time; less often beyond 200 jobs.", 0.5, 60.0
+    )
+    lease_seconds: float = setting(
+        30.0,
+        "How long a lowered clock holds without an answer of the daemon; then the job's own comes back.",
+        2.0,
+        900.0,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -438,7 +517,9 @@ class Config:
     node: NodeConfig = field(default_factory=NodeConfig)
     plugin: PluginConfig = field(default_factory=PluginConfig)
     script: ScriptConfig = field(default_factory=ScriptConfig)
+    clusters: ClustersConfig = field(default_factory=ClustersConfig)
     facility: FacilityConfig = field(default_factory=FacilityConfig)
+    power: PowerConfig = field(default_factory=PowerConfig)
     nightly: NightlyConfig = field(default_factory=NightlyConfig)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     mail: MailConfig = field(default_factory=MailConfig)

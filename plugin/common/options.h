@@ -15,6 +15,7 @@
 #define ENERGY_ENTRY_TRIALS "ENERGY_TRIALS"
 #define ENERGY_ENTRY_REDECIDE "ENERGY_REDECIDE"
 #define ENERGY_ENTRY_OPEN "ENERGY_OPEN"
+#define ENERGY_ENTRY_START_BEFORE "ENERGY_START_BEFORE"
 /*
  * 1 where the submitting command's stderr is a terminal: only there a line about the job is shown.
  * explain under energy-sbatch, which shows a line with figures once the job is accepted.

@@ -11,6 +11,7 @@
 
 #define MAX_FIELDS 64
 #define MAX_KEY_BYTES 64
+#define ENERGY_MAX_BEGIN_TIME 4294967293u
 
 static const char end_line[] = "\nend\n";
 
@@ -194,14 +195,14 @@ static void _read_reason(slice_t value, energy_reply_t *reply)
 /* A whole number from 1 to max, 0 if it is none. */
 static unsigned int _whole(slice_t value, unsigned int max)
 {
-	unsigned int number = 0;
+	uint64_t number = 0;
 
 	for (size_t i = 0; i < value.length; i++) {
 		if (!_is_digit(value.text[i]) || (number > max))
 			return 0;
-		number = 10 * number + (unsigned int) (value.text[i] - '0');
+		number = 10 * number + (uint64_t) (value.text[i] - '0');
 	}
-	return (number > max) ? 0 : number;
+	return (number > max) ? 0 : (unsigned int) number;
 }
 
 static int _hexadecimal(char digit)
@@ -261,6 +262,10 @@ static const char *_read_value(slice_t key, slice_t value, energy_reply_t *reply
 	if (_equals(key, "open")) {
 		reply->open = _equals(value, "1");
 		return reply->open ? NULL : "open is not 1";
+	}
+	if (_equals(key, "begin_time")) {
+		reply->begin_time = _whole(value, ENERGY_MAX_BEGIN_TIME);
+		return reply->begin_time ? NULL : "begin_time is not a number of seconds from 1 to 4294967293";
 	}
 	if (_equals(key, "gpus")) {
 		reply->gpus = _whole(value, ENERGY_MAX_COUNT);

@@ -32,6 +32,7 @@ typedef struct {
 	char message[ENERGY_MESSAGE_BYTES + 1];
 	char message_in_place[ENERGY_MESSAGE_BYTES + 1];	/* where the partition is not applied */
 	uint32_t gpus;		/* over the whole job; 0: the job's own number stays */
+	int64_t begin_time;	/* seconds since 1970 before which the job is not to begin; 0: none */
 	bool open;		/* the partitions that the user named are a preference: others may go before them */
 	unsigned int reuse_milliseconds;	/* 0: not to be given again; see reuse.h */
 	bool has_names;

@@ -70,6 +70,12 @@ extern bool energy_job_add_decision(job_desc_msg_t *job, const char *value);
 /* A feature that the job prefers; nothing is done where that could do more than steer the job. */
 extern bool energy_job_prefer(job_desc_msg_t *job, const char *feature);
 
+/*
+ * Let the job begin no sooner than this, in seconds since 1970; 0: as it is. Nothing is done for a job whose user named
+ * no time by which it must begin (ENERGY_START_BEFORE), or an earlier one, or a begin of his own.
+ */
+extern void energy_job_begin(job_desc_msg_t *job, int64_t seconds);
+
 /* What became of the answer, behind the admin comment; kept: the partitions stayed as they were. */
 extern bool energy_job_comment(job_desc_msg_t *job, const char *comment, bool kept);
 

@@ -3,6 +3,7 @@
 #include <slurm/slurm.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "job.h"
 #include "partition.h"
@@ -174,6 +175,19 @@ extern bool energy_job_prefer(job_desc_msg_t *job, const char *feature)
 	if (copy)
 		_replace(&job->prefer, copy);
 	return copy != NULL;
+}
+
+extern void energy_job_begin(job_desc_msg_t *job, int64_t seconds)
+{
+	const char *before = energy_job_entry(job, ENERGY_ENTRY_START_BEFORE);
+	time_t now = time(NULL), latest;
+
+	/* Only for who named a time by which it must begin, and neither a begin of his own nor a start at once. */
+	if ((seconds <= now) || job->begin_time || job->deadline || job->immediate || !before ||
+	    (job->het_job_offset != NO_VAL) ||
+	    (energy_deadline(before, now, &latest) != ENERGY_DEADLINE_AHEAD) || (seconds > latest))
+		return;
+	job->begin_time = (time_t) seconds;
 }
 
 extern bool energy_job_comment(job_desc_msg_t *job, const char *comment, bool kept)

@@ -151,6 +151,7 @@ static void _options(energy_request_t *request, const job_desc_msg_t *job)
 	const char *mode = energy_job_entry(job, ENERGY_ENTRY_MODE);
 	const char *slowdown = energy_job_entry(job, ENERGY_ENTRY_MAX_SLOWDOWN);
 	const char *deadline = energy_job_entry(job, ENERGY_ENTRY_DEADLINE);
+	const char *start_before = energy_job_entry(job, ENERGY_ENTRY_START_BEFORE);
 	const char *quiet = energy_job_entry(job, ENERGY_ENTRY_QUIET);
 	const char *trials = energy_job_entry(job, ENERGY_ENTRY_TRIALS);
 	const char *redecide = energy_job_entry(job, ENERGY_ENTRY_REDECIDE);
@@ -165,6 +166,8 @@ static void _options(energy_request_t *request, const job_desc_msg_t *job)
 		_text(request, "energy_max_slowdown", number);
 	if (deadline && energy_is_deadline(deadline))
 		_text(request, "energy_deadline", deadline);
+	if (start_before && energy_is_deadline(start_before))
+		_text(request, "energy_start_before", start_before);
 	if (quiet && !strcmp(quiet, "1"))
 		_text(request, "energy_quiet", quiet);
 	if (trials && energy_is_switch(trials))

@@ -185,6 +185,7 @@ extern energy_applied_t energy_job_apply(job_desc_msg_t *job, uint32_t submit_ui
 	/* A feature of the partition that the answer named may be nowhere in the user's own. */
 	if (reply->prefer[0] && (applied == ENERGY_APPLIED) && !energy_job_prefer(job, reply->prefer))
 		return ENERGY_APPLY_NO_MEMORY;
+	energy_job_begin(job, reply->begin_time);
 	if (reply->admin_comment[0] &&
 	    !energy_job_comment(job, reply->admin_comment, applied != ENERGY_APPLIED))
 		return ENERGY_APPLY_NO_MEMORY;

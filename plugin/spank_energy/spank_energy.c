@@ -5,11 +5,14 @@
  *	--energy=off|observe|balanced|saver
  *	--energy-max-slowdown=PCT	0 to 200
  *	--energy-deadline=TIME		a time as for --begin, by the clock and time zone of this host
+ *	--energy-start-before=TIME	likewise
  *	--energy-gpus=COUNTS		numbers of GPUs that the job may run with, such as 2-8 or 2,4,8
  *	--energy-quiet
  *	--energy-trials=on|off
  *	--energy-redecide=on|off
  *	--energy-open[=on|off]		the named partition is a preference, others may be tried first
+ *	--energy-clusters=LIST		clusters among which energy-sbatch chooses, before sbatch runs
+ *	--energy-data=SIZE@CLUSTER	input data, whose way to another cluster it counts
  *
  * They reach job_submit/energy in the job control environment, and with them whether stderr is a
  * terminal: programs that read what sbatch says get nothing more to read. plugstack.conf:
@@ -56,7 +59,8 @@ EXPORT extern int slurm_spank_init(spank_t spank, int argc, char **argv);
 EXPORT extern int slurm_spank_init_post_opt(spank_t spank, int argc, char **argv);
 EXPORT extern int slurm_spank_task_init(spank_t spank, int argc, char **argv);
 
-typedef enum { MODE, MAX_SLOWDOWN, DEADLINE, QUIET, TRIALS, GPUS, REDECIDE, OPEN, NUM_OPTIONS } option_t;
+typedef enum { MODE, MAX_SLOWDOWN, DEADLINE, QUIET, TRIALS, GPUS, REDECIDE, OPEN, START_BEFORE, CLUSTERS, DATA,
+	       NUM_OPTIONS } option_t;
 
 #define CALLER_VARIABLE "SLURM_ENERGY_EXPLAIN_CALLER"
 
@@ -73,6 +77,7 @@ static char values[NUM_OPTIONS][ENERGY_OPTION_BYTES];
 /* On a node: the job itself was submitted with --energy-gpus. Its environment may be that of another job. */
 static bool has_counts;
 
+/* NULL: nothing travels. */
 static const char *const entries[NUM_OPTIONS] = {
 	[MODE] = ENERGY_ENTRY_MODE,
 	[MAX_SLOWDOWN] = ENERGY_ENTRY_MAX_SLOWDOWN,
@@ -82,6 +87,7 @@ static const char *const entries[NUM_OPTIONS] = {
 	[GPUS] = ENERGY_ENTRY_GPUS,
 	[REDECIDE] = ENERGY_ENTRY_REDECIDE,
 	[OPEN] = ENERGY_ENTRY_OPEN,
+	[START_BEFORE] = ENERGY_ENTRY_START_BEFORE,
 };
 
 static int _option(int which, const char *argument, int remote);
@@ -109,6 +115,13 @@ static struct spank_option options[NUM_OPTIONS] = {
 		       _option },
 	[OPEN] = { "energy-open", "on|off",
 		   "let partitions be tried before the named one, among those that may be used", 2, OPEN, _option },
+	[START_BEFORE] = { "energy-start-before", "TIME",
+			   "let the job begin later, by this time (forms as for --begin), where energy is cheaper then", 1,
+			   START_BEFORE, _option },
+	[CLUSTERS] = { "energy-clusters", "LIST", "with energy-sbatch: submit to the one of these that costs the least", 1,
+		       CLUSTERS, _option },
+	[DATA] = { "energy-data", "SIZE@CLUSTER",
+		   "with energy-sbatch: input data such as 200GB@a, and the cluster where it lies", 1, DATA, _option },
 };
 
 __attribute__((constructor)) static void _follow_release(void)
@@ -164,6 +177,7 @@ static bool _check(option_t which, const char *argument, char *value, char *comp
 		}
 		break;
 	case DEADLINE:
+	case START_BEFORE:
 		return _check_deadline(argument, value, complaint, size);
 	case OPEN:
 		if (!argument[0])
@@ -192,6 +206,11 @@ static int _option(int which, const char *argument, int remote)
 		has_counts = true;
 	if (remote || (which < 0) || (which >= NUM_OPTIONS))
 		return 0;
+	if (!entries[which]) {
+		if (!under_energy_sbatch && (which == CLUSTERS))
+			slurm_info("energy: --%s has no effect here: submit with energy-sbatch", options[which].name);
+		return 0;
+	}
 	if (!argument)
 		argument = "";
 	if (!_check((option_t) which, argument, value, complaint, sizeof(complaint))) {
@@ -285,7 +304,7 @@ extern int slurm_spank_init_post_opt(spank_t spank, int argc, char **argv)
 	if ((context != S_CTX_LOCAL) && (context != S_CTX_ALLOCATOR))
 		return 0;
 	for (int i = 0; i < NUM_OPTIONS; i++) {
-		if (values[i][0] &&
+		if (entries[i] && values[i][0] &&
 		    (spank_job_control_setenv(spank, entries[i], values[i], 1) != ESPANK_SUCCESS))
 			slurm_error("energy: --%s could not be passed on", options[i].name);
 	}

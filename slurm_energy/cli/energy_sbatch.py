@@ -17,11 +17,14 @@ from slurm_energy.reporting.visible import say
 
 _EXPLAIN_SECONDS = 0.5
 _PLUGIN_LINE = re.compile(rb"sbatch: (?:error: )?(\d+: )?energy: ")
-_JOB_LINE = re.compile(rb"^(?:Submitted batch job )?(\d+)(?: on cluster \S+|;\S+)?$", re.MULTILINE)
+_JOB_LINE = re.compile(rb"^(?:Submitted batch job )?(\d+)(?:(?: on cluster |;)(\S+))?$", re.MULTILINE)
 _UNCLEAR = re.compile(
     rb"Socket timed out|Unable to contact|Zero Bytes|Connection timed out|Communication connection failure", re.I
 )
 _UNKNOWN_OPTION = re.compile(rb"(?:unrecogni[sz]ed option|invalid directive)\b.*?--([A-Za-z][\w-]*)", re.I)
+_ONLY_LOCAL = re.compile(rb"Only local cluster communication is available", re.I)
+_CLUSTER_WORDS = (b"--energy-c", b"--energy-da")
+_HEAD_BYTES = 65_536
 _HELP_WORDS = frozenset({b"--help", b"-h", b"--usage"})
 _SILENT_WORDS = frozenset({b"--energy-quiet", b"--quiet", b"-Q"})
 
@@ -30,9 +33,17 @@ def main(argv: Sequence[bytes] | None = None) -> int:
     """Run sbatch with these arguments (the process's own when None) and return its exit code."""
     words = [os.fsencode(word) for word in sys.argv[1:]] if argv is None else list(argv)
     config = _config()
-    note = ""
+    notes: list[str] = []
     try:
         sbatch = find_sbatch(config.cluster.slurm_bin_directory, os.environ)
+        cluster = ""
+        if _may_choose_cluster(words, config):
+            from slurm_energy.cli.sbatch.clusters import with_cluster  # noqa: PLC0415  # costs start time
+
+            chosen = with_cluster(words, sbatch, config)
+            if isinstance(chosen, int):
+                return chosen
+            words, cluster, notes = list(chosen.words), chosen.cluster, [chosen.note]
         if any(word.startswith(b"--en") for word in words):
             from slurm_energy.cli.sbatch.options import SbatchWords, prepare  # noqa: PLC0415  # costs start time
 
@@ -40,12 +51,18 @@ def main(argv: Sequence[bytes] | None = None) -> int:
             if not isinstance(prepared, SbatchWords):
                 return prepared
             words = list(prepared.words)
-            note = prepared.note
+            notes.append(prepared.note)
         speaks = _may_speak(words, config)
         environment = child_environment(sbatch, os.environ, explain=speaks, features=sent_features(words, config))
         outcome = run_between_streams(sbatch, words, environment, _PLUGIN_LINE)
-        if note:  # behind what sbatch says: who takes the first number for the job's may find one in an option
-            say(note)
+        if cluster and outcome.exit_code != 0 and _ONLY_LOCAL.search(outcome.stderr):
+            notes = ["slurmdbd, which knows where clusters are, gives no answer: sbatch was run for the local one"]
+            outcome = run_between_streams(sbatch, words[1:], environment, _PLUGIN_LINE)  # it has read no script yet
+        for (
+            note
+        ) in notes:  # behind what sbatch says: who takes the first number for the job's may find one in an option
+            if note:
+                say(note)
         _add_line(outcome, words, config, speaks=speaks)
         return end_as(outcome)
     except OSError as error:
@@ -54,6 +71,29 @@ def main(argv: Sequence[bytes] | None = None) -> int:
     except Exception as error:  # noqa: BLE001  # the wrapper's outermost call: a person gets words, never a traceback
         say(plain_words(error))
         return 1
+
+
+def _may_choose_cluster(words: Sequence[bytes], config: Config) -> bool:
+    """Return whether a cluster may be to be chosen: what says so costs more than the rest of a submission."""
+    if any(word.startswith(_CLUSTER_WORDS) for word in words):
+        return True
+    if config.clusters.names or not config.clusters.addresses:
+        return bool(config.clusters.addresses)
+    if any(word.startswith(b"--wrap") for word in words):
+        return False
+    heads = [head for word in words if not word.startswith(b"-") and (head := _head(word)) is not None]
+    return not heads or any(_CLUSTER_WORDS[0] in head for head in heads)  # none: it comes from standard input
+
+
+def _head(path: bytes) -> bytes | None:
+    """Return where a script has its #SBATCH lines; None for what is no file, as a pipe, which sbatch reads but once."""
+    try:
+        if not os.path.isfile(path):  # noqa: PTH113  # pathlib costs 10 ms at each submission
+            return None
+        with open(path, "rb") as file:  # noqa: PTH123  # as above
+            return file.read(_HEAD_BYTES)
+    except (OSError, ValueError):
+        return None
 
 
 def _config() -> Config:
@@ -81,7 +121,8 @@ def _add_line(outcome: SbatchResult, words: Sequence[bytes], config: Config, *, 
             say(_PLUGIN_LINE.sub(rb"\1", held, count=1).decode("utf-8", "replace"))
     elif speaks:
         job = _JOB_LINE.search(outcome.stdout)
-        line = _explanation(job.group(1).decode("ascii"), config) if job is not None else ""
+        is_here = job is not None and job.group(2) in {None, config.cluster.name.encode()}
+        line = _explanation(job.group(1).decode("ascii"), config) if job is not None and is_here else ""
         if line:
             say(line)
 

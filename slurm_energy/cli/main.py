@@ -51,6 +51,7 @@ NOUNS: dict[str, Noun] = {
     "decisions": Noun("report", "decisions", "List the latest decisions, newest first."),
     "doctor": Noun("doctor.command", "doctor", "Check the installation and say how to fix what is wrong."),
     "explain": Noun("report", "explain", "Show everything recorded of a job, from the request to the measured energy."),
+    "hyperscale": Noun("hyperscale", "hyperscale", "Train a graph network over unequal GPUs: plan it, run it."),
     "install": Noun(
         "install", "install", "Write configuration, units, hooks and commands, after showing what would change."
     ),

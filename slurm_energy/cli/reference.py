@@ -55,19 +55,23 @@ answer is unclear ("Socket timed out"), it advises to look with `squeue --me` an
 | `--energy=balanced` | save energy inside the site's slowdown bound |
 | `--energy=saver` | save energy inside the site's larger slowdown bound |
 | `--energy-max-slowdown=PCT` | the job may take at most so many per cent longer |
+| `--energy-start-before=TIME` | the job may [begin later](../how-to/later-start.md), by then, where energy is cheaper |
 | `--energy-deadline=TIME` | the job should have ended by then, in the forms of sbatch's `--deadline` |
 | `--energy-gpus=COUNTS` | the job may run with [these numbers of GPUs](../how-to/gpu-count.md): `2-8`, `2,4,8` |
 | `--energy-quiet` | print no line |
 | `--energy-trials=on\|off` | let lower clocks be tried for a minute each while the job runs, or not |
 | `--energy-redecide=off` | keep what was decided at submission, however long the job waits |
 | `--energy-open` | the named partition is a [preference](../how-to/open-partitions.md); `=off`: it is a condition |
+| `--energy-clusters=LIST` | submit to [the cluster of these](../how-to/several-clusters.md) that costs the least |
+| `--energy-data=SIZE@CLUSTER` | where the job's input lies: `200GB@a`, several with commas |
 | `--energy-dry-run` | show what would be decided and submit nothing (this wrapper only) |
 
 All but the last are options of `sbatch`, `srun` and `salloc` themselves where the site's SPANK plugin is loaded, also
 in `#SBATCH` lines. Where it is not loaded, the wrapper leaves `--energy=balanced`, `--energy=saver`, `--energy-gpus`,
 `--energy-open`, `--energy-quiet` and `--energy-trials=on` out and says so; a limit that could not be kept (`off`,
 `observe`, a slowdown, a deadline, `--energy-trials=off`, `--energy-redecide=off`, `--energy-open=off`) is never
-dropped: then nothing is submitted, unless the cluster has no energy plugin at all.
+dropped: then nothing is submitted, unless the cluster has no energy plugin at all. `--energy-clusters` and
+`--energy-data` are carried out by the wrapper alone; in `#SBATCH` lines sbatch must know them from the SPANK plugin.
 
 Installed under the name `sbatch` in front of Slurm's own on `PATH`, it finds the real one.
 

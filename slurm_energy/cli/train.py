@@ -136,7 +136,8 @@ def _imitate(config: Path | None, output: Path, options: dict[str, Any]) -> int:
 
 
 def _train_in_rounds(config: Path | None, output: Path | None, algorithm: str | None, options: dict[str, Any]) -> int:
-    from slurm_energy.learning.ranks import joined, rendezvous  # noqa: PLC0415  # needs torch
+    from slurm_energy.learning.ranks import joined  # noqa: PLC0415  # needs torch
+    from slurm_energy.rendezvous import rendezvous  # noqa: PLC0415  # likewise
 
     if not options["distributed"]:
         return _rounds_of_rank(config, output, algorithm, options, None)

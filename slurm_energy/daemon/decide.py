@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from slurm_energy.config import Config
+from slurm_energy.daemon.later_starts import LaterStarts
 from slurm_energy.daemon.policy.remote import RemotePolicy, remote_policy
 from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import DecisionEntry, EnergyDecision
@@ -61,26 +62,35 @@ class Known:
 class Decider:
     """The live policy behind the guard; replaced as a whole when the configuration changes."""
 
-    def __init__(self, policy: Policy, guard: Guard) -> None:
+    def __init__(self, policy: Policy, guard: Guard, later: LaterStarts | None = None, *, leaves_trace: bool = True):
         self.policy = policy
         self._guard = guard
+        self._later = later
+        self._leaves_trace = leaves_trace
         self._rehearsed: type | None = None
         """Kind of policy for which what a decision needs has been worked out."""
 
     def with_policy(self, policy: Policy) -> "Decider":
         """Return another policy behind the same guard."""
-        return Decider(policy, self._guard)
+        return Decider(policy, self._guard, self._later)
 
     def without_trace(self, snapshot: ClusterSnapshot | None) -> "Decider":
         """Return a decider that answers alike, for a question that is no submission: its policy remembers nothing."""
-        if snapshot is None or not isinstance(self.policy, RehearsablePolicy):
-            return self
-        return Decider(self.policy.for_rehearsal(snapshot), self._guard)
+        policy = self.policy
+        if snapshot is not None and isinstance(policy, RehearsablePolicy):
+            policy = policy.for_rehearsal(snapshot)
+        return Decider(policy, self._guard, self._later, leaves_trace=False)
 
     def decide(self, job: SubmittedFields, known: Known, now_seconds: float) -> Decided:
         """Return the decision for one job; total, whatever the job holds."""
         understood = job_request(job, now_seconds, known.user.name)
-        return self.decide_request(understood.request, known, now_seconds, understood.complaints)
+        decided = self.decide_request(understood.request, known, now_seconds, understood.complaints)
+        if self._later is None or understood.request.options.start_before_seconds is None:
+            return decided
+        snapshot = known.snapshot
+        gpus = 0 if snapshot is None else sum(gpu.count for node in snapshot.nodes for gpu in node.gpus)
+        later = self._later.applied(decided.decision, decided.job, gpus, is_submission=self._leaves_trace)
+        return replace(decided, decision=later)
 
     def decide_request(
         self, request: JobRequest, known: Known, now_seconds: float, complaints: tuple[str, ...] = ()
@@ -140,7 +150,9 @@ def create_decider(config: Config) -> Decider:
     """
     config = chosen_policy(config).config
     policy: Policy = remote_policy(config) if config.policy.name in LEARNED else create_policy(config)
-    return Decider(policy, Guard(config))
+    later = LaterStarts(config.facility)
+    later.follow()
+    return Decider(policy, Guard(config), later)
 
 
 def time_limit_minutes(job: JobRequest, decision: EnergyDecision, snapshot: ClusterSnapshot | None) -> int | None:
@@ -203,6 +215,7 @@ def job_request(job: SubmittedFields, now_seconds: float, user_name: str | None 
             mode=job.mode,
             max_slowdown=job.max_slowdown,
             deadline_seconds=_deadline(job, now_seconds, complaints),
+            start_before_seconds=_start_before(job, now_seconds, complaints),
             quiet=job.quiet,
             trials=job.trials,
             open=job.open,
@@ -256,6 +269,17 @@ def _deadline(job: SubmittedFields, now_seconds: float, complaints: list[str]) -
     except ValueRangeError as error:
         complaints.append(str(error))
         return now_seconds
+
+
+def _start_before(job: SubmittedFields, now_seconds: float, complaints: list[str]) -> float | None:
+    """Return by when the job is to begin; None where that cannot be read: it begins as soon as it can."""
+    if job.start_before is None:
+        return None
+    try:
+        return parse_deadline(job.start_before, now_seconds, option="--energy-start-before")
+    except ValueRangeError as error:
+        complaints.append(str(error))
+        return None
 
 
 def _memory_per_node(job: SubmittedFields, nodes: int, tasks: int | None) -> float | None:

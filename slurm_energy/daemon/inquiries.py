@@ -7,6 +7,7 @@ from pathlib import Path
 
 from slurm_energy import __version__
 from slurm_energy.daemon.doors.callers import Peer
+from slurm_energy.daemon.doors.power import read_power_status
 from slurm_energy.daemon.doors.reports import nodes_summary
 from slurm_energy.daemon.recorder.entries import STREAMS
 from slurm_energy.daemon.recorder.journal import journal_directory, waiting_bytes
@@ -65,6 +66,7 @@ class Inquiries:
             "journal_waiting": state.journal.waiting,
             "journal_waiting_bytes": waiting_bytes(journal_directory(state.config), STREAMS),
             "journal_dropped": state.journal.dropped,
+            "power": read_power_status(Path(state.config.daemon.state_directory)),
             "decisions": state.decision_counts.document(state.counters),
             "store": {"problem": "", "energy": {}, "running_gpus": {}} | store,
         }
@@ -115,8 +117,10 @@ class Inquiries:
             "snapshot_age_seconds": state.snapshot_age_seconds(time.time()),
             "snapshot_jobs": None if state.snapshot is None else len(state.snapshot.jobs),
             "snapshot_nodes": None if state.snapshot is None else len(state.snapshot.nodes),
-            "reader_note": state.reader_note or None,
+            "reader": state.reader or None,
+            "reader_note": state.reader_crash or state.reader_note or None,
             "mean_slowdown": _mean_slowdown(state),
+            "power_budget": _power_budget(state),
             "redecide": state.config.routing.redecide,
             "redecide_note": state.redecide_note or None,
             "tracked_jobs": len(state.tracked.jobs),
@@ -126,6 +130,24 @@ class Inquiries:
             "journal_dropped": state.journal.dropped,
             "counters": dict(state.counters),
         }
+
+
+def _power_budget(state: DaemonState) -> dict[str, object] | None:
+    """Return the power budget and what running jobs draw; None where there is none."""
+    power = state.config.power
+    if not power.budget_watts and not power.budget_series:
+        return None
+    found = read_power_status(Path(state.config.daemon.state_directory))
+    if found is None:
+        return {"note": "no node has stated a job's power: is node.follow_power_budget set, and node.daemon_address?"}
+    return {
+        "budget_watts": found.get("budget_watts"),
+        "running_gpus_watts": found.get("drawn_watts"),
+        "over_with_lowest_clocks_watts": found.get("missing_watts"),
+        "lowered": f"{found.get('lowered')} of {found.get('jobs')} jobs",
+        "seconds_ago": round(time.time() - float(str(found.get("at_seconds", 0.0))), 1),
+        "problem": found.get("problem") or None,
+    }
 
 
 def _percent(ratio: float | None) -> float | None:

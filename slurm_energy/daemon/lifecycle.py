@@ -220,12 +220,14 @@ class EnergyDaemon:
     def _reading_config(self) -> Config:
         """Return the configuration for reading Slurm: without pyslurm once that has crashed."""
         config, crash = self.state.config, self._snapshot.crash
-        if not crash or config.cluster.reader != "pyslurm":
-            self.state.reader_note = ""
+        was_pyslurm = self.state.reader == "pyslurm" or self.state.reader_crash
+        if not crash or config.cluster.reader not in ("pyslurm", "auto") or not was_pyslurm:
+            self.state.reader_crash = ""
             return config
-        self.state.reader_note = f"pyslurm crashed ({crash}) and is tried again when the daemon starts again"
-        logger.error("Slurm's commands are read reason=%s", self.state.reader_note)
-        return replace(config, cluster=replace(config.cluster, reader="commands"))
+        self.state.reader_crash = f"pyslurm crashed ({crash}) and is tried again when the daemon starts again"
+        logger.error("pyslurm is not used reason=%s", self.state.reader_crash)
+        cluster = replace(config.cluster, reader="slurmrestd" if config.cluster.slurmrestd_url else "commands")
+        return replace(config, cluster=cluster)
 
     def _take(self, frame: Any) -> Iterator[None]:
         """Take one frame of the snapshot child in short steps."""

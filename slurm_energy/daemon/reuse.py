@@ -54,7 +54,7 @@ _PASSING = frozenset(
     }
 )
 """Reasons that may be gone at the next moment."""
-_MOMENTS = ("energy_deadline", "slurm_deadline", "begin_time")
+_MOMENTS = ("energy_deadline", "energy_start_before", "slurm_deadline", "begin_time")
 """Fields of a request whose meaning depends on the time."""
 
 

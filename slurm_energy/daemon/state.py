@@ -192,8 +192,12 @@ class DaemonState:
     started_at_monotonic_seconds: float = field(default_factory=time.monotonic)
     skipped_rows: Mapping[str, int] = field(default_factory=dict)
     """Rows of the latest snapshot that could not be read, by kind and reason."""
+    reader: str = ""
+    """How the cluster is read: pyslurm, slurmrestd or commands; empty before the first reading."""
     reader_note: str = ""
-    """Why the cluster is read in another way than `cluster.reader` says; empty when it is not."""
+    """Why it is not read in another way; empty where there is nothing to say."""
+    reader_crash: str = ""
+    """What became of pyslurm, which is then used no more; empty unless it crashed."""
     draining: bool = False
     policy_note: str = ""
     """Why `policy.name = "auto"` stands for the baseline; empty where there is nothing to say."""

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from slurm_energy.daemon.doors.callers import CostLimit, NotServed, Peer
@@ -11,6 +11,7 @@ from slurm_energy.daemon.doors.plugin import FOR_SLURM, Answer, SlurmVerbs
 from slurm_energy.daemon.inquiries import Inquiries
 from slurm_energy.daemon.ipc.children import ChildProcess
 from slurm_energy.daemon.ipc.frames import DoorCounts, PeerReply, PeerRequest, reply_parts
+from slurm_energy.daemon.offers import Offers
 from slurm_energy.daemon.state import DaemonState
 from slurm_energy.domain.plain import to_plain
 from slurm_energy.errors import DaemonUnavailable, WireError
@@ -23,7 +24,7 @@ MAX_OPEN_REQUESTS = 256
 PREVIEW_SHARE = 0.05
 """Of the answering thread's time, that previews of unprivileged users may take, each of them and all together."""
 PREVIEW_BURST_SECONDS = 0.5
-_VERBS = (*FOR_SLURM, "preview", "query", "newest", "ping")
+_VERBS = (*FOR_SLURM, "preview", "offer", "query", "newest", "ping")
 _ALL_USERS = -1
 
 
@@ -35,6 +36,7 @@ class LocalVerbs:
         self.slurm = SlurmVerbs(state)
         """What slurmctld's plugin asks for; administrators may ask for it here too."""
         self._inquiries = Inquiries(state)
+        self._offers = Offers(state, self.slurm)
         self._previews = CostLimit(share=PREVIEW_SHARE, burst_seconds=PREVIEW_BURST_SECONDS)
 
     async def answer(self, message: Message, peer: Peer) -> Answer:
@@ -47,7 +49,10 @@ class LocalVerbs:
             return self.slurm.for_slurm(message, peer)
         self._state.counters[f"request {message.verb}" if message.verb in _VERBS else "request unknown"] += 1
         if message.verb == "preview":
-            return Answer(self._limited_preview(message, peer))
+            return Answer(self._limited(lambda: self._preview(message, peer), peer))
+        if message.verb == "offer":
+            facility = await self._offers.facility()
+            return Answer(self._limited(lambda: self._offers.reply(message, peer, facility), peer))
         if message.verb == "query":
             return Answer(await self._inquiries.query(message, peer))
         if message.verb == "newest":
@@ -56,15 +61,15 @@ class LocalVerbs:
             return Answer(self._inquiries.ping())
         raise WireError(f"verb {message.verb!r} is not one of {', '.join(_VERBS)}")
 
-    def _limited_preview(self, message: Message, peer: Peer) -> Message:
-        """Return the preview; what a user's previews cost, decisions wait for."""
+    def _limited(self, answer: Callable[[], Message], peer: Peer) -> Message:
+        """Return the answer to a preview or a question for an offer; what a user's cost, decisions wait for."""
         if peer.privileged:
-            return self._preview(message, peer)
+            return answer()
         began = time.monotonic()
         if not self._previews.allows((peer.user_id, _ALL_USERS), began):
             raise DaemonUnavailable("too many previews at once: try again later")
         try:
-            return self._preview(message, peer)
+            return answer()
         finally:
             now = time.monotonic()
             self._previews.charge((peer.user_id, _ALL_USERS), now - began, now)

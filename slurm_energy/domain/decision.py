@@ -285,6 +285,8 @@ class EnergyDecision:
     """What the policy said of its answer, bounded and checked."""
     estimate: RuntimeEstimate | None = None
     snapshot_age_seconds: float | None = None
+    begins_at_seconds: int | None = None
+    """Unix time before which the job is not to begin; None: as soon as it can."""
     opens: bool = False
     """Whether the partition that the user named is a preference and there are others that the answer may name."""
     offer: OpenOffer | None = None

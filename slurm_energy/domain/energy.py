@@ -67,6 +67,8 @@ class QualityFlag(StrEnum):
     NO_PERMISSION = "no_permission"
     RESCUED = "rescued"
     """The clock was raised to the default because the job came near its time limit."""
+    POWER_BUDGET = "power_budget"
+    """The clock was below the job's own for a part of the run, since the cluster's power budget was exceeded."""
     RAPL_WRAP_UNOBSERVED = "rapl_wrap_unobserved"
     NODE_SHARED = "node_shared"
     SUBMIT_TIME_UNKNOWN = "submit_time_unknown"

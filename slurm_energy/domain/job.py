@@ -34,6 +34,8 @@ class EnergyOptions:
     """Ratio: 0.05 lets the job take 5 % longer than at the default clock."""
     deadline_seconds: float | None = None
     """Unix time by which the job should have ended."""
+    start_before_seconds: float | None = None
+    """Unix time by which the job is to begin, where it may wait for cheaper energy."""
     quiet: bool = False
     trials: bool | None = None
     """Whether lower clocks may be tried while the job runs."""

@@ -28,6 +28,9 @@ MAX_GRAMS_PER_KWH = 2500.0
 MAX_PRICE_PER_KWH = 1e5
 """In any currency; below zero down to the same, as spot prices are."""
 GRAMS_COLUMN = "grams_per_kwh"
+WATTS_COLUMN = "watts"
+MAX_WATTS = 1e9
+"""Of a cluster: the largest draw some 10^8."""
 _PRICE_COLUMN = re.compile(r"([A-Z]{3})_per_kwh\Z")
 
 
@@ -163,6 +166,18 @@ def read_intensity(text: str, name: str) -> tuple[StepSeries, tuple[str, ...]]:
     if GRAMS_COLUMN not in columns:
         raise ConfigError(f"{name} needs a column {GRAMS_COLUMN}, it has {', '.join(columns)[:200]}")
     return _series(rows, GRAMS_COLUMN, name, (0.0, MAX_GRAMS_PER_KWH))
+
+
+def read_budget(text: str, name: str) -> StepSeries:
+    """Return a power budget in W from a file with a column `watts`.
+
+    Raises:
+        ConfigError: the file is no such table.
+    """
+    columns, rows = _table(text, name)
+    if WATTS_COLUMN not in columns:
+        raise ConfigError(f"{name} needs a column {WATTS_COLUMN}, it has {', '.join(columns)[:200]}")
+    return _series(rows, WATTS_COLUMN, name, (0.0, MAX_WATTS))[0]
 
 
 def _table(text: str, name: str) -> tuple[Sequence[str], list[dict[str, str]]]:

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -49,6 +50,17 @@ class NodeDevices:
     """Device of each run, counted within the node, [runs]."""
 
 
+class _Wiring(NamedTuple):
+    """How the devices of some nodes are linked, side by side."""
+
+    links: tuple[Indices, ...]
+    """Of each node, which tell whether it is still so."""
+    counts: Indices
+    gpu_node: Indices
+    link_index: Indices
+    link_x: Floats
+
+
 class NodeTable:
     """Nodes by name, each with a slot that stays."""
 
@@ -70,6 +82,7 @@ class NodeTable:
                 "cluster": (np.int64, 0),
             }
         )
+        self._wiring: _Wiring | None = None
         self._types: dict[tuple[NodeGpus, ...], tuple[tuple[str | None, ...], tuple[DeviceType, ...]]] = {}
 
     def set_node(self, node: NodeState) -> int:
@@ -156,23 +169,48 @@ class NodeTable:
         parts = [self.devices[slot] for slot in slots.tolist()]
         counts = np.array([len(part.gpu_x) for part in parts], dtype=np.int64)
         begins = np.cumsum(counts) - counts
-        links = np.array([len(part.link_x) for part in parts], dtype=np.int64)
+        wiring = self._wired(parts, counts, begins)
         runs = np.array([len(part.run_task) for part in parts], dtype=np.int64)
         tasks, run_task = np.unique(_joined([part.run_task for part in parts]), return_inverse=True)
         run_device = _joined([part.run_device for part in parts]) + np.repeat(begins, runs)
         empty = NodeDevices()
-        index = np.concatenate([part.link_index for part in (*parts, empty)], axis=1)
         job_slots = jobs.store
         return DeviceBlock(
             node_x=self.store["x"][slots],
             gpu_x=np.concatenate([part.gpu_x for part in (*parts, empty)]),
-            gpu_node=np.repeat(np.arange(len(parts)), counts),
-            link_index=index + np.repeat(begins, links),
-            link_x=np.concatenate([part.link_x for part in (*parts, empty)]),
+            gpu_node=wiring.gpu_node,
+            link_index=wiring.link_index,
+            link_x=wiring.link_x,
             task_x=job_slots["x"][tasks],
             run_index=np.stack([run_task.reshape(-1), run_device]),
             run_x=job_slots["run_x"][tasks][run_task.reshape(-1)],
         )
+
+    def _wired(self, parts: Sequence[NodeDevices], counts: Indices, begins: Indices) -> _Wiring:
+        """Return how the devices of some nodes are linked: the same arrays again while nothing of it changed.
+
+        What keeps blocks, as an episode does all of its own, would else hold megabytes of equal links for each of
+        them where nodes have hundreds of devices.
+        """
+        last = self._wiring
+        if (
+            last is not None
+            and len(last.links) == len(parts)
+            and all(one is part.link_index for one, part in zip(last.links, parts, strict=True))
+            and np.array_equal(last.counts, counts)
+        ):
+            return last
+        empty = NodeDevices()
+        links = np.array([len(part.link_x) for part in parts], dtype=np.int64)
+        index = np.concatenate([part.link_index for part in (*parts, empty)], axis=1)
+        self._wiring = _Wiring(
+            links=tuple(part.link_index for part in parts),
+            counts=counts,
+            gpu_node=np.repeat(np.arange(len(parts)), counts),
+            link_index=index + np.repeat(begins, links),
+            link_x=np.concatenate([part.link_x for part in (*parts, empty)]),
+        )
+        return self._wiring
 
 
 def _joined(arrays: Sequence[Indices]) -> Indices:

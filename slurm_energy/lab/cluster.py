@@ -292,7 +292,8 @@ def start_lab(spec: LabSpec, progress: Progress | None = None, *, owned: bool = 
         host: What to use of this machine; None: the best that it offers.
 
     Raises:
-        LabError: something is missing on this machine, a lab of this name runs already, or a start failed.
+        LabError: something is missing on this machine, a lab of this name runs already, the one that it is to be beside
+            does not, or a start failed.
     """
     tell = progress or (lambda _step: None)
     tell("looking at this machine")
@@ -300,6 +301,8 @@ def start_lab(spec: LabSpec, progress: Progress | None = None, *, owned: bool = 
         host = host or inspect_host(accounting=spec.accounting, energy=spec.energy)
     if (running := _opened(find_folder(spec.name))) is not None:
         raise LabError(f"lab {spec.name} runs already in {running.directory}; stop it with: slurm-energy lab down")
+    if spec.beside:
+        open_lab(spec.beside)
     with claimed_folder(spec) as layout:
         launcher = None
         try:

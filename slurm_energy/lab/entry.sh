@@ -56,7 +56,7 @@ private() {
     mount --bind "$LAB_DIRECTORY/etc/group" /etc/group
     mount --bind "$LAB_DIRECTORY/etc/shadow" /etc/shadow
     hostname localhost
-    [ "$LAB_NETWORK" = host ] || network
+    case $LAB_NETWORK in host | shared) ;; *) network ;; esac
     [ "$LAB_DEVICES" != mknod ] || mount -t tmpfs -o mode=755 tmpfs "$LAB_DIRECTORY/dev"
 }
 
@@ -117,7 +117,7 @@ stage='starting slurmd' && say "$stage"
 for node in $LAB_NODES; do sh "$service" start slurmd "$node"; done
 stage='waiting for the nodes' && say "$stage"
 sh "$service" wait nodes
-if [ "$LAB_ACCOUNTING" = yes ]; then
+if [ "$LAB_ACCOUNTING" != no ]; then
     stage='adding accounts' && say "$stage"
     sh "$service" wait accounting
 fi

@@ -94,26 +94,6 @@ def has_ended(pid: int) -> bool:
     return state in "ZX"
 
 
-def processes_of(pid_namespace: str) -> list[int]:
-    """Return the processes, by their numbers outside, that live in a PID namespace such as `pid:[4026532]`."""
-    found = []
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            try:
-                link = str((folder / "ns" / "pid").readlink())
-            except OSError:
-                continue
-            if link == pid_namespace:
-                found.append(int(folder.name))
-    return sorted(found)
-
-
-def mounts_below(directory: Path) -> list[str]:
-    """Return the mount points below a folder that this process sees."""
-    points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    return [point for point in points if Path(point).is_relative_to(directory)]
-
-
 @dataclass(slots=True)
 class Launcher:
     """The process outside that holds a lab's namespaces.

@@ -9,10 +9,15 @@ directory=$1 mode=$2 folder=$3
 here=$(dirname "$0")
 exec 3<&0 0</dev/null
 network=''
-[ "$LAB_NETWORK" = host ] || network=--net
+join=''
+case $LAB_NETWORK in
+    host) ;;
+    shared) join="nsenter --net=/proc/$LAB_NETWORK_OF/ns/net --" ;;
+    *) network=--net ;;
+esac
 # setpriv: should this script itself be killed, unshare dies too, and --kill-child takes the lab along.
 # shellcheck disable=SC2086
-setpriv --pdeathsig KILL unshare --mount --pid --uts --ipc $network --fork --kill-child --propagation private \
+setpriv --pdeathsig KILL $join unshare --mount --pid --uts --ipc $network --fork --kill-child --propagation private \
     /bin/sh "$here/entry.sh" "$directory" 3<&- >>"$directory/log/entry.log" 2>&1 &
 child=$!
 watcher=''

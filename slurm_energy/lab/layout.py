@@ -184,6 +184,11 @@ def find_folder(name: str) -> Path:
     return (labs_root() / name).resolve()
 
 
+def find_layout(name: str) -> Layout:
+    """Return the files of this user's lab of this name."""
+    return Layout(find_folder(name))
+
+
 @contextmanager
 def claimed_folder(spec: LabSpec) -> Iterator[Layout]:
     """Make the lab's empty folder and hold it while the lab starts; what a dead lab left there is removed.

@@ -16,7 +16,7 @@ from typing import Any
 from slurm_energy.errors import LabError
 from slurm_energy.lab import products, slurm_files
 from slurm_energy.lab.host import SYSTEM_PATH, Host, exposed_paths, free_ports, inspect_host
-from slurm_energy.lab.layout import Layout, closed_ancestor
+from slurm_energy.lab.layout import Layout, closed_ancestor, find_layout
 from slurm_energy.lab.products import install_gpus, install_hooks, install_plugin
 from slurm_energy.lab.spec import DEFAULT_PARTITIONS, LabSpec, PartitionSpec, parse_partition
 
@@ -60,7 +60,7 @@ def prepare(spec: LabSpec, layout: Layout, host: Host) -> None:
     controller = socket.gethostname().split(".")[0] if host.private == "container" else "localhost"
     _write_accounts(spec, layout)
     _write_configuration(spec, layout, host, controller)
-    _write_key(layout)
+    _write_key(spec, layout)
     if spec.accounting:
         _install_database(layout)
     install_gpus(spec, layout)
@@ -121,16 +121,19 @@ def _write_accounts(spec: LabSpec, layout: Layout) -> None:
 
 def _write_configuration(spec: LabSpec, layout: Layout, host: Host, controller: str) -> None:
     nodes = spec.node_names
+    network_of = int(find_layout(spec.beside).init_pid.read_text()) if spec.beside else None
     if host.network == "host" and host.private == "namespace":
+        if spec.beside:
+            raise LabError(f"lab {spec.name} cannot be beside {spec.beside}: this machine has no private networks")
         ports = slurm_files.chosen_ports(nodes, free_ports(len(nodes) + 3))
     else:
-        ports = slurm_files.private_ports(nodes)
+        ports = slurm_files.private_ports(nodes, number=1 if spec.beside else 0)
     texts = {
         layout.slurm_conf: slurm_files.slurm_conf(spec, layout, host, ports, controller),
         layout.etc / "gres.conf": slurm_files.gres_conf(spec, layout, host),
         layout.energy_config: products.toml(products.energy_settings(spec, layout, ports)),
         layout.plugin_config: products.plugin_conf(spec, layout),
-        layout.environment: products.environment_file(spec, layout, host, python_path()),
+        layout.environment: products.environment_file(spec, layout, host, python_path(), network_of),
         layout.etc / "exposed": _exposed(layout),
     }
     if any(partition.detected for partition in spec.partitions):
@@ -157,10 +160,11 @@ def _exposed(layout: Layout) -> str:
     return "".join(lines)
 
 
-def _write_key(layout: Layout) -> None:
+def _write_key(spec: LabSpec, layout: Layout) -> None:
     key = layout.etc / "munge.key"
     key.touch(mode=0o400)
-    key.write_bytes(secrets.token_bytes(1024))
+    other = find_layout(spec.beside).etc / "munge.key" if spec.beside else None
+    key.write_bytes(secrets.token_bytes(1024) if other is None else other.read_bytes())
     shutil.chown(key, "munge")
 
 

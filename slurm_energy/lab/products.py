@@ -142,7 +142,7 @@ def energy_settings(spec: LabSpec, layout: Layout, ports: Ports) -> dict[str, di
             "name": spec.cluster_name,
             "slurm_conf": str(layout.slurm_conf),
             "slurm_user": "slurm",
-            "accounting": spec.accounting,
+            "accounting": spec.has_accounting,
         },
         "daemon": {
             "socket_path": str(layout.energyd_socket),
@@ -190,8 +190,8 @@ def command_path(layout: Layout, python: Path) -> str:
     return f"{layout.programs}:{python.parent}:{SYSTEM_PATH}"
 
 
-def environment_file(spec: LabSpec, layout: Layout, host: Host, python: Path) -> str:
-    """Return the shell variables that the lab's scripts read."""
+def environment_file(spec: LabSpec, layout: Layout, host: Host, python: Path, network_of: int | None = None) -> str:
+    """Return the shell variables that the lab's scripts read; `network_of` is a process whose network it shares."""
     variables = {
         "PATH": command_path(layout, python),
         "SLURM_CONF": str(layout.slurm_conf),
@@ -201,12 +201,13 @@ def environment_file(spec: LabSpec, layout: Layout, host: Host, python: Path) ->
         "LAB_NODES": " ".join(spec.node_names),
         "LAB_SLURMD_SPOOL": str(layout.slurmd_spool),
         "LAB_USERS": " ".join(spec.users),
-        "LAB_ACCOUNTING": "yes" if spec.accounting else "no",
+        "LAB_ACCOUNTING": "yes" if spec.accounting else "shared" if spec.beside else "no",
         "LAB_ENERGY": "yes" if spec.energy else "no",
         "LAB_DAEMON": "yes" if spec.energy and spec.daemon else "no",
         "LAB_PRIVATE": host.private,
         "LAB_REPAIR_SECONDS": str(spec.repair_seconds),
-        "LAB_NETWORK": host.network,
+        "LAB_NETWORK": host.network if network_of is None else "shared",
+        "LAB_NETWORK_OF": "" if network_of is None else str(network_of),
         "LAB_DEVICES": host.devices,
         "LAB_MINORS": " ".join(map(str, range(max(item.gpus_per_node for item in spec.partitions)))),
         "LAB_PYTHON": str(python),

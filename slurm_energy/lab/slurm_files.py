@@ -24,9 +24,19 @@ class Ports:
     slurmd: Mapping[str, int]
 
 
-def private_ports(nodes: Sequence[str]) -> Ports:
-    """Return the ports of a lab with a network of its own: the same ones in every lab."""
-    return Ports(slurmctld=6817, slurmdbd=6819, report=8470, slurmd={name: 17001 + at for at, name in enumerate(nodes)})
+def private_ports(nodes: Sequence[str], *, number: int = 0) -> Ports:
+    """Return the ports of a lab with a network of its own: the same ones in every lab.
+
+    Args:
+        nodes: Its nodes.
+        number: 0, or how many labs have come into that network before; slurmdbd is that of the first.
+    """
+    return Ports(
+        slurmctld=6817 + 100 * number,
+        slurmdbd=6819,
+        report=8470 + number,
+        slurmd={name: 17001 + 1000 * number + at for at, name in enumerate(nodes)},
+    )
 
 
 def chosen_ports(nodes: Sequence[str], free: Sequence[int]) -> Ports:
@@ -37,7 +47,7 @@ def chosen_ports(nodes: Sequence[str], free: Sequence[int]) -> Ports:
 def slurm_conf(spec: LabSpec, layout: Layout, host: Host, ports: Ports, controller: str) -> str:
     """Return slurm.conf; `controller` is the host's own name inside the lab."""
     settings = _settings(spec, layout, host, ports, controller)
-    if spec.accounting:
+    if spec.has_accounting:
         settings |= {
             "AccountingStorageType": "accounting_storage/slurmdbd",
             "AccountingStorageHost": "127.0.0.1",

@@ -115,6 +115,8 @@ class LabSpec:
         users: Ordinary users that the lab adds.
         keep: Whether the folder stays when the lab stops.
         root: Another root file system, whose Slurm the lab runs; None: this machine's.
+        beside: Name of a running lab with accounting, whose network, munge key and slurmdbd this one uses: two clusters
+            of one site. It must end before that one.
     """
 
     name: str = "lab"
@@ -131,8 +133,11 @@ class LabSpec:
     users: tuple[str, ...] = DEFAULT_USERS
     keep: bool = False
     root: Path | None = None
+    beside: str = ""
 
     def __post_init__(self) -> None:
+        if self.beside and (self.accounting or self.root is not None):
+            raise LabError(f"lab {self.name} is beside {self.beside}: it has that one's accounting and root")
         if not _NAME.match(self.name):
             raise LabError(f"lab name {self.name!r}: a letter, then up to 30 lower-case letters, digits or '-'")
         names = [partition.name for partition in self.partitions]
@@ -149,6 +154,11 @@ class LabSpec:
         for line in self.slurm_conf_lines:
             if "\n" in line or "=" not in line:
                 raise LabError(f"slurm.conf line {line!r} is not one Key=value")
+
+    @property
+    def has_accounting(self) -> bool:
+        """Whether slurmdbd answers, its own or another lab's."""
+        return self.accounting or bool(self.beside)
 
     @property
     def cluster_name(self) -> str:

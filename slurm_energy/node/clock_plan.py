@@ -78,6 +78,7 @@ def plan_job(
         decision_id=None if entry is None else entry.decision_id,
         time_limit_minutes=None if entry is None else entry.time_limit_minutes,
         events=tuple(events),
+        follows_budget=settings.node.follow_power_budget and entry is not None and entry.mode in _CHANGING_MODES,
     )
 
 

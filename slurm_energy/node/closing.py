@@ -46,6 +46,8 @@ def energies(
             flags.append(QualityFlag.RESTORE_FAILED)
         if heartbeat is not None and heartbeat.rescued and gpu.clock_changed:
             flags.append(QualityFlag.RESCUED)
+        if heartbeat is not None and heartbeat.budget_seconds > 0.0:
+            flags.append(QualityFlag.POWER_BUDGET)
         seen = _lock_seen(gpu, samples) if gpu.uuid not in late_shared else {}
         kept = tuple(flag for flag in gpu.flags if seen.get(flag, True))
         flags += [flag for flag, holds in seen.items() if holds]
@@ -85,6 +87,12 @@ def make_report(  # noqa: PLR0913, PLR0917  # each is one part of the report
     """Return the report of one attempt, with the restart count that its prolog saw."""
     if heartbeat is not None and heartbeat.progress:
         events = (*events, heartbeat.progress)
+    if heartbeat is not None and heartbeat.budget_seconds > 0.0:
+        lowest = heartbeat.budget_clock_mhz
+        events = (
+            *events,
+            f"power budget: {heartbeat.budget_seconds:.0f} s at a lowered clock, {lowest} MHz the lowest",
+        )
     return NodeReport(
         cluster=job.cluster,
         job_id=job.job_id,

@@ -129,6 +129,10 @@ class Heartbeat:
     """The clock that trials led to; None: where the job began, or the default."""
     decided_clock_left: bool = False
     """Trials found that the decided clock breaks the bound: without a kept clock the default one holds."""
+    budget_seconds: float = 0.0
+    """Device time at a clock that the cluster's power budget lowered."""
+    budget_clock_mhz: int | None = None
+    """The lowest such clock."""
     progress: str = ""
     """What a step of the job's program took, as far as it counts them."""
 
@@ -176,6 +180,8 @@ def decode_heartbeat(content: bytes) -> Heartbeat:
             trials=_decode_trials(document),
             kept_clock_mhz=document.optional_integer("kept_clock_mhz", 1, 10_000),
             decided_clock_left=document.get("decided_clock_left") is True,  # an older release's sampler did not tell
+            budget_seconds=document.optional_number("budget_seconds", 0, _MAX_SECONDS) or 0.0,
+            budget_clock_mhz=document.optional_integer("budget_clock_mhz", 1, 10_000),
             progress=document.optional_text("progress", 500) or "",
         )
     except WireError as error:

@@ -81,7 +81,7 @@ def _first_answer(
                 if time.monotonic() >= end:
                     break
                 try:
-                    found.append(_ask(address, question(), settings, end))
+                    found.append(ask_daemon(address, question(), settings, end))
                     return
                 except (SlurmEnergyError, OSError) as error:
                     problem = f"{error}"
@@ -116,15 +116,15 @@ def _of_job(job_id: JobId, settings: HookSettings, end_seconds: float) -> "Messa
     return Message("newest", {"nonce": nonce, **signed.fields})
 
 
-def _ask(
+def ask_daemon(
     address: tuple[str, int], request: "Message", settings: HookSettings, end_seconds: float
 ) -> tuple[str | None, str]:
-    """Return the newest entry that a daemon knows, None where it knows none, and what it says of that.
+    """Return the entry that a daemon answers with, None where it has none, and what it says of that.
 
     An entry counts only with a proof that the daemon sent it: signed with the shared key, or in a credential that munge
     made for root or SlurmUser. Another process that listens at the daemon's port sets no clock.
     """
-    from slurm_energy.wire.authentication import check_newest, load_key  # noqa: PLC0415  # most prologs ask nothing
+    from slurm_energy.wire.authentication import check_answer, load_key  # noqa: PLC0415  # most prologs ask nothing
     from slurm_energy.wire.client import exchange_tcp  # noqa: PLC0415
 
     reply = exchange_tcp(address, request, max(end_seconds - time.monotonic(), 0.001))
@@ -134,7 +134,7 @@ def _ask(
         return None, reply.fields.get("note", "")[:200]
     key = load_key(Path(settings.node.hmac_key_path)) if settings.node.authentication == "hmac" else None
     left = max(end_seconds - time.monotonic(), 0.05)
-    text = check_newest(reply, request.fields["nonce"], key, _daemon_user_ids(settings), tool_seconds=left)
+    text = check_answer("newest", reply, request.fields["nonce"], key, _daemon_user_ids(settings), tool_seconds=left)
     return text, ""
 
 

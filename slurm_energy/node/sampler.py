@@ -60,6 +60,10 @@ def run_sampler(context: HookContext, job_id: JobId, sleep: Sleep, proc: Path = 
             from slurm_energy.node.trials.run import make_trials  # noqa: PLC0415  # few jobs have any
 
             state.trials = make_trials(context, job, gpus, state.counter)
+        if context.settings.node.follow_power_budget:
+            from slurm_energy.node.power_budget import make_follower  # noqa: PLC0415  # few sites have a budget
+
+            state.budget = make_follower(context, job, gpus)
         next_seconds = context.monotonic()
         while _belongs(context, state, own):
             presence = steps.look(context.monotonic())
@@ -69,6 +73,7 @@ def run_sampler(context: HookContext, job_id: JobId, sleep: Sleep, proc: Path = 
                 return
             take_sample(context, state, gpus, jobs)
             _follow_trials(state, jobs, presence)
+            _follow_budget(state, jobs)
             _freeze(context, state, gpus, presence)
             if presence is Presence.RUNNING:
                 _check_devices(context, state, gpus)
@@ -102,6 +107,8 @@ def take_sample(
         if not last:
             given_back = state.heartbeat.rescued or sums.shared_seconds > 0.0 or holders.get(gpu.uuid, 1) > 1
             locked_mhz = gpu.applied_clock_mhz if state.trials is None else state.trials.locked_mhz
+            if state.budget is not None and state.budget.lowered_mhz is not None:
+                locked_mhz = state.budget.lowered_mhz
             add_use(device, sums, None if given_back else locked_mhz)
         if count_counter:
             add_counter(context, device, sums, state.job.time_scale)
@@ -165,8 +172,21 @@ def _follow_trials(state: SamplerState, jobs: GpuHolders, presence: Presence) ->
         why = "another job holds one of its GPUs too"
     elif presence is Presence.ABSENT:
         why = "no step of the job runs"
-    state.trials.follow_load(state.heartbeat.gpus)
+    if not state.is_lowered:
+        state.trials.follow_load(state.heartbeat.gpus)
     _note_trials(state, stop=why)
+
+
+def _follow_budget(state: SamplerState, jobs: GpuHolders) -> None:
+    """Follow the cluster's power budget; no clock is tried in a job from which it takes some."""
+    if state.budget is None or state.heartbeat.final:
+        return
+    shared = any(jobs.holders().get(uuid, 1) > 1 for uuid in state.job.uuids)
+    stays = state.heartbeat.rescued or bool(state.heartbeat.contradicted) or shared
+    if state.trials is not None and not state.trials.ended and state.budget.is_ordered:
+        state.trials.stop("the power budget is short")
+        _note_trials(state)
+    state.budget.step(state.heartbeat, state.own_clock_mhz, stays=stays)
 
 
 def _note_trials(state: SamplerState, *, stop: str | None = None) -> None:
@@ -265,7 +285,7 @@ def _rescue(context: HookContext, state: SamplerState, gpus: Mapping[GpuUuid, Gp
     elapsed_seconds = context.monotonic() - job.started_monotonic_seconds
     if elapsed_seconds < share * job.time_limit_minutes * 60.0:
         return
-    is_tried = state.trials is not None and state.trials.locked_mhz is not None
+    is_tried = state.is_lowered or (state.trials is not None and state.trials.locked_mhz is not None)
     slowed = [gpu for gpu in job.gpus if (gpu.target_clock_mhz is not None or is_tried) and gpu.uuid in gpus]
     if not slowed:
         return

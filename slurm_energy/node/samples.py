@@ -17,6 +17,7 @@ from slurm_energy.node.trials.progress_file import StepCounter
 
 if TYPE_CHECKING:
     from slurm_energy.node.host_power import HostPower
+    from slurm_energy.node.power_budget import BudgetFollower
     from slurm_energy.node.trials.run import TrialRun
 
 BUSY_UTILISATION = 0.05
@@ -83,6 +84,18 @@ class SamplerState:
     """The steps that the job's program may count."""
     trials: "TrialRun | None" = None
     """Trials of clocks, where the job has any."""
+    budget: "BudgetFollower | None" = None
+    """Follows the cluster's power budget, where the node does."""
+
+    @property
+    def own_clock_mhz(self) -> int | None:
+        """The clock that is locked without a budget; None: the default."""
+        return self.job.gpus[0].target_clock_mhz if self.trials is None else self.trials.locked_mhz
+
+    @property
+    def is_lowered(self) -> bool:
+        """Whether the budget holds the job below its own clock."""
+        return self.budget is not None and self.budget.lowered_mhz is not None
 
 
 def add_power(context: HookContext, state: SamplerState, device: Gpu, sums: GpuSamples, holders: int) -> None:

@@ -103,6 +103,8 @@ class ActiveJob:
     """Whether the prolog came to its end; until then clocks may be half set and readings missing."""
     events: tuple[str, ...] = ()
     sluid: Sluid | None = None
+    follows_budget: bool = False
+    """Whether its clock may be lowered under the cluster's power budget: clocks of the job may be changed at all."""
     host_start: MeterReading | None = field(default=None, compare=False)
     """The node's host count at the start; None where it could not be read, or an older release's prolog did not."""
 
@@ -192,6 +194,7 @@ def _decode(state: Fields) -> ActiveJob:
         ready=state.flag("ready"),
         events=state.texts("events", 1000),
         sluid=None if sluid is None else Sluid(sluid),
+        follows_budget=state.flag("follows_budget"),
         host_start=None if host_start is None else decode_reading(Fields(host_start, "host count")),
     )
 

@@ -15,6 +15,7 @@ from slurm_energy.policy.placement import AT_SUBMISSION, Capabilities, Capabilit
 from slurm_energy.policy.rules.settings import (
     ADAPTIVE_PRICE,
     CAP,
+    GOGH,
     HIGHEST,
     LOWEST_CLOCK,
     SHARE,
@@ -259,6 +260,14 @@ _ENTRIES = (
         summary="least cost of devices, hosts, waking, time, slowdown and scarcity, each at a price",
         build=lambda values, _: _made("total_cost", "TotalCostRule", total_cost_settings(values)),
         settings=TOTAL_COST,
+    ),
+    RuleEntry(
+        name="gogh",
+        summary="waiting jobs together, by an integer programme: least energy, at most two on a GPU",
+        build=lambda values, _: _made(
+            "gogh", "GoghRule", jobs=int(values["jobs"]), min_speed=values["min_speed"], seconds=values["seconds"]
+        ),
+        settings=GOGH,
     ),
     RuleEntry(
         name="masked-random",

@@ -45,6 +45,7 @@ def _environment() -> Environment:
     environment.filters["unit"] = unit_word
     environment.filters["cron"] = cron_word
     environment.filters["man"] = man_text
+    environment.filters["script_word"] = script_word
     return environment
 
 
@@ -61,6 +62,20 @@ def cron_word(text: object) -> str:
     word = _one_line(str(text))
     quoted = word if _PLAIN_WORD.match(word) else "'" + word.replace("'", "'\\''") + "'"
     return quoted.replace("%", "\\%")
+
+
+def script_word(text: object) -> str:
+    """Return a word of a batch script, where sbatch and the shell quote differently: one that needs no quotes.
+
+    Raises:
+        ConfigError: it has other characters.
+    """
+    word = str(text)
+    if word and not _PLAIN_WORD.match(word):
+        raise ConfigError(
+            f"{word[:200]!r} cannot stand in a batch script: use letters, digits and _ . / : @ , + = - only"
+        )
+    return word
 
 
 def man_text(text: object) -> str:

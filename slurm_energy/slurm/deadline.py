@@ -16,13 +16,18 @@ _UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_80
 _HORIZON_SECONDS = 10 * 366 * 86_400
 
 
-def parse_deadline(text: str, now_seconds: float) -> float:
+def parse_deadline(text: str, now_seconds: float, option: str = "deadline") -> float:
     """Return the Unix time that the text names, in this machine's time zone; `@SECONDS` names it in every zone.
 
     The submit host's plugin sends `@SECONDS`, since what its user wrote means the time there. Accepts
     `YYYY-MM-DD[THH:MM[:SS]]`, `MM/DD[/YY]`, `MMDD[YY]`, `HH:MM[:SS][am|pm]`, `now+COUNT[UNIT]`, `today`, `tomorrow`,
     `midnight`, `noon`, `fika` and `teatime`, a date and a time joined by `T`, `-` or a space. A time or a date without
     a year is the next one to come.
+
+    Args:
+        text: What the user wrote.
+        now_seconds: Unix time.
+        option: What it was written for, for messages.
 
     Raises:
         ValueRangeError: the text is none of these, lies in the past or more than ten years ahead.
@@ -33,13 +38,13 @@ def parse_deadline(text: str, now_seconds: float) -> float:
         seconds = moment if isinstance(moment, float) else moment.timestamp()
     except (ValueError, OverflowError):
         raise ValueRangeError(
-            f"deadline {text[:64]!r} is not YYYY-MM-DD[THH:MM[:SS]], HH:MM[:SS], now+COUNT[UNIT] or a word sbatch knows"
+            f"{option} {text[:64]!r} is not YYYY-MM-DD[THH:MM[:SS]], HH:MM[:SS], now+COUNT[UNIT] or a word sbatch knows"
         ) from None
     if seconds <= now_seconds:
         here = datetime.fromtimestamp(now_seconds).astimezone().isoformat(timespec="seconds")
-        raise ValueRangeError(f"deadline {text[:64]!r} has passed: it is {here} here")
+        raise ValueRangeError(f"{option} {text[:64]!r} has passed: it is {here} here")
     if not seconds < now_seconds + _HORIZON_SECONDS:
-        raise ValueRangeError(f"deadline {text[:64]!r} is more than ten years ahead")
+        raise ValueRangeError(f"{option} {text[:64]!r} is more than ten years ahead")
     return seconds
 
 

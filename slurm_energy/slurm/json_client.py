@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -62,6 +63,7 @@ logger = logging.getLogger(__name__)
 ACCOUNTING_CHUNK = 500
 TOPOLOGY_INTERVAL_SECONDS = 600.0
 _SHOWN_BYTES = 120
+_THREADS = re.compile(r"^Server thread count:\s*([0-9]{1,6})\b", re.MULTILINE)
 _REPEATED = frozenset({"squeue", "sinfo", "scontrol"})
 """Commands whose answers are mostly what they were at the reading before."""
 _FALLBACK_PATH = "/usr/local/bin:/usr/bin:/bin:/opt/slurm/bin"
@@ -109,12 +111,34 @@ class JsonReader:
         Raises:
             SlurmError: a command failed, hung, or answered something else than expected.
         """
-        partitions = convert_partitions(self._text("scontrol", "--all", "show", "partition", "-o"))
+        partitions = self.read_partitions()
         nodes = self._read_nodes()
-        jobs = self._rows("jobs", convert_job, "squeue", "--json", "--all", "--states=all")
+        return self.reading(partitions, nodes, self.read_jobs())
+
+    def read_jobs(self, job_ids: Sequence[JobId] = ()) -> Converted[JobState]:
+        """Return these jobs, all of them where none is named.
+
+        Raises:
+            SlurmError: squeue failed or hung, or knows none of those that are named.
+        """
+        named = [f"--jobs={','.join(map(str, job_ids))}"] if job_ids else []
+        return self._rows("jobs", convert_job, "squeue", "--json", "--all", "--states=all", *named)
+
+    def read_partitions(self) -> Converted[PartitionState]:
+        """Return the partitions; `scontrol` alone tells every release's whole settings of them.
+
+        Raises:
+            SlurmError: scontrol failed or hung.
+        """
+        return convert_partitions(self._text("scontrol", "--all", "show", "partition", "-o"))
+
+    def reading(
+        self, partitions: Converted[PartitionState], nodes: Converted[NodeState], jobs: Converted[JobState]
+    ) -> ClusterReading:
+        """Return what was read, in whichever way, as one reading with the switches that the nodes hang on."""
         skipped: Counter[str] = Counter()
-        for kind, converted in (("partition", partitions), ("node", nodes), ("job", jobs)):
-            skipped.update({f"{kind}: {reason}": count for reason, count in converted.skipped.items()})
+        for kind, reasons in (("partition", partitions), ("node", nodes), ("job", jobs)):
+            skipped.update({f"{kind}: {reason}": count for reason, count in reasons.skipped.items()})
         topology = self._read_topology()
         return ClusterReading(
             partitions=partitions.items,
@@ -131,6 +155,15 @@ class JsonReader:
             SlurmError: they cannot be run.
         """
         return self._text("scontrol", "--version").strip()[:_SHOWN_BYTES]
+
+    def server_threads(self) -> int | None:
+        """Return how many requests slurmctld is at, of 256 at most, as sdiag says; None where it does not say."""
+        try:
+            found = _THREADS.search(self._text("sdiag"))
+        except SlurmError as error:
+            logger.debug("sdiag not read error=%s", error)
+            return None
+        return None if found is None else int(found.group(1))
 
     def read_ended_jobs(self, job_ids: Sequence[JobId]) -> tuple[JobState, ...]:
         """Return what accounting knows of some jobs.
@@ -171,10 +204,10 @@ class JsonReader:
         """Return the converted rows of the list under `key` of a command's answer."""
         return self._answer(key, convert, *command).converted()
 
-    def _answer(self, key: str, convert: Callable[[Mapping[str, object]], _Item], *command: str) -> "_Answer[_Item]":
+    def _answer(self, key: str, convert: Callable[[Mapping[str, object]], _Item], *command: str) -> "JsonAnswer[_Item]":
         """Return a command's answer, read and converted row by row while it is printed."""
         known = self._known.get((command[0], key))
-        answer = _Answer(key, convert, known)
+        answer = JsonAnswer(key, convert, known)
         self._run(answer.feed, *command)
         try:
             answer.close()
@@ -200,8 +233,8 @@ class JsonReader:
             ) from error
 
 
-class _Answer(Generic[_Item]):
-    """The answer of one command with `--json`; what is wrong with it is said at its end, the command's own error first.
+class JsonAnswer(Generic[_Item]):
+    """A JSON answer of a command or a server; what is wrong with it is said at its end, the command's own error first.
 
     A row is converted as soon as it has come, so that a long queue is never held as text or as raw rows.
     """

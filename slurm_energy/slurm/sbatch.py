@@ -163,6 +163,7 @@ def energy_options(options: Options, now_seconds: float) -> EnergyOptions:
     """
     mode = options.get("energy")
     deadline = options.get("energy-deadline")
+    start_before = options.get("energy-start-before")
     try:
         chosen = None if mode is None else EnergyMode(mode.lower())
     except ValueError:
@@ -171,6 +172,9 @@ def energy_options(options: Options, now_seconds: float) -> EnergyOptions:
         mode=chosen,
         max_slowdown=slowdown_from_percent(options.get("energy-max-slowdown")),
         deadline_seconds=None if deadline is None else parse_deadline(deadline, now_seconds),
+        start_before_seconds=(
+            None if start_before is None else parse_deadline(start_before, now_seconds, option="--energy-start-before")
+        ),
         quiet="energy-quiet" in options,
         trials=trials_from_word(options.get("energy-trials")),
     )
@@ -249,6 +253,7 @@ def decide_fields(job: SbatchJob) -> dict[str, str]:
         "energy_mode": (options.get("energy") or "").lower(),
         "energy_max_slowdown": _percent_field(options.get("energy-max-slowdown")),
         "energy_deadline": options.get("energy-deadline"),
+        "energy_start_before": options.get("energy-start-before"),
         "energy_quiet": "1" if "energy-quiet" in options else None,
         "energy_trials": options.get("energy-trials"),
         "energy_redecide": options.get("energy-redecide"),

@@ -26,13 +26,18 @@ ENERGY_OPTIONS: Final[Mapping[str, Takes]] = {
     "energy": Takes.REQUIRED,
     "energy-max-slowdown": Takes.REQUIRED,
     "energy-deadline": Takes.REQUIRED,
+    "energy-start-before": Takes.REQUIRED,
     "energy-quiet": Takes.NOTHING,
     "energy-trials": Takes.REQUIRED,
     "energy-gpus": Takes.REQUIRED,
     "energy-redecide": Takes.REQUIRED,
     "energy-open": Takes.OPTIONAL,
+    "energy-clusters": Takes.REQUIRED,
+    "energy-data": Takes.REQUIRED,
 }
 """Options that the SPANK plugin adds to sbatch."""
+CLUSTER_OPTIONS: Final = ("energy-clusters", "energy-data")
+"""Those that energy-sbatch carries out before sbatch runs: the plugin only knows that they exist."""
 DRY_RUN: Final = "energy-dry-run"
 """The one option that only the wrapper knows."""
 

@@ -25,7 +25,7 @@ from slurm_energy.store.tables import (
 )
 
 _DECIDING = (EnergyMode.BALANCED.value, EnergyMode.SAVER.value)
-_MIXED = (QualityFlag.RESCUED, QualityFlag.GPU_IDENTITY_UNKNOWN, QualityFlag.CLOCK_UNVERIFIED)
+_MIXED = (QualityFlag.RESCUED, QualityFlag.POWER_BUDGET, QualityFlag.GPU_IDENTITY_UNKNOWN, QualityFlag.CLOCK_UNVERIFIED)
 """A run with such a flag was not at one known clock."""
 
 

@@ -33,24 +33,13 @@ DEFAULT_DECISIONS = 100
 _CHUNK = 500
 
 
-def record_decision(
-    session: Session,
-    decision: Decision,
-    request: JobRequest,
-    cluster: ClusterName,
-    settings: Mapping[str, Any] | None = None,
-) -> bool:
-    """Store a decision with the policy and its settings; return whether it was new. A known id changes nothing."""
-    return record_decisions(session, [(decision, request)], cluster, settings) == 1
-
-
 def record_decisions(
     session: Session,
     decided: Sequence[tuple[Decision, JobRequest]],
     cluster: ClusterName,
     settings: Mapping[str, Any] | None = None,
 ) -> int:
-    """Store decisions as `record_decision` does, with a few statements for all of them; return how many were new."""
+    """Store decisions with their policies and settings; return how many were new. A known id changes nothing."""
     first: dict[DecisionId, tuple[Decision, JobRequest]] = {}
     for decision, request in decided:
         first.setdefault(decision.decision_id, (decision, request))

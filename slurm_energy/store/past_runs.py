@@ -43,6 +43,7 @@ _DOUBTFUL = (
     QualityFlag.SHARED_GPU,
     QualityFlag.MIG,
     QualityFlag.RESCUED,
+    QualityFlag.POWER_BUDGET,
     QualityFlag.IMPLAUSIBLE,
 )
 """One reading with such a flag, and the whole run says nothing."""

@@ -6,7 +6,7 @@ Also what callers of the store need of SQLAlchemy, so that they import none of i
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -224,6 +224,26 @@ def run_in_transaction(engine: Engine, work: Callable[[Session], Result]) -> Res
                 raise
             time.sleep(random.uniform(0.0, 0.02) * 2**attempt)  # noqa: S311  # spreads the repeats, guards nothing
     raise AssertionError("unreachable")
+
+
+def query_results(url: str, queries: Sequence[str]) -> list[tuple[list[str], list[Sequence[object]]]]:
+    """Return the column names and rows of queries of any database, a user's own too; nothing is committed.
+
+    Raises:
+        StoreError: it cannot be opened, or refuses a query.
+    """
+    try:
+        engine = create_engine(url)
+    except (SQLAlchemyError, ImportError) as error:
+        raise StoreError(f"the database cannot be opened by its address: {type(error).__name__}") from error
+    try:
+        with engine.connect() as connection:
+            found = [connection.execute(text(query)) for query in queries]
+            return [(list(one.keys()), list(one.fetchall())) for one in found]
+    except SQLAlchemyError as error:
+        raise _translated(engine, error) from error
+    finally:
+        engine.dispose()
 
 
 def refuses_values(error: Exception) -> bool:

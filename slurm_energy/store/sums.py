@@ -154,6 +154,7 @@ def applied_choice() -> ColumnElement[bool]:
         DecisionClockRow.gpu_type == GpuEnergyRow.gpu_type,
         DecisionClockRow.sm_clock_mhz == GpuEnergyRow.applied_clock_mhz,
         GpuEnergyRow.flags.not_like(f"%,{QualityFlag.RESCUED.value},%"),
+        GpuEnergyRow.flags.not_like(f"%,{QualityFlag.POWER_BUDGET.value},%"),
         or_(observed.is_(None), observed <= GpuEnergyRow.applied_clock_mhz * OBSERVED_CLOCK_TOLERANCE),
     )
 

@@ -1,4 +1,7 @@
-"""How a node proves a report: a munge credential that holds it, or an HMAC with a shared key."""
+"""How a node authenticates a report, and a user his question: a munge credential that holds it, or an HMAC by a key.
+
+A munge credential names who made it, and its payload is encrypted with the clusters' common key.
+"""
 
 import hmac
 import os
@@ -9,6 +12,7 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from slurm_energy.errors import AuthenticationError, WireError
 from slurm_energy.wire.codec import Message
@@ -66,26 +70,28 @@ def sign(
     key: bytes | None = None,
     now_seconds: float | None = None,
     tool_seconds: float = TOOL_TIMEOUT_SECONDS,
+    verb: str = "report",
 ) -> Message:
-    """Return the `report` message that carries the body: with a key by HMAC, without one by munge.
+    """Return the message that carries the body: with a key by HMAC, without one by munge.
 
     Args:
-        body: What is sent.
+        body: What is sent; it begins as its verb's bodies do, so that none can pass for one of another verb.
         key: The shared key; None for munge.
         now_seconds: Unix time.
         tool_seconds: How long munge may take.
+        verb: Of the message.
 
     Raises:
         AuthenticationError: munge is missing, refuses or hangs.
     """
     if key is None:
-        return Message("report", {"auth": "munge", "credential": _munge(body, tool_seconds)})
+        return Message(verb, {"auth": "munge", "credential": _munge(body, tool_seconds)})
     timestamp = f"{time.time() if now_seconds is None else now_seconds:.3f}"
     nonce = os.urandom(16).hex()
     mac = _mac(key, timestamp, nonce, body)
     text = body.decode("utf-8", "surrogateescape")
     fields = {"auth": "hmac", "body": text, "timestamp": timestamp, "nonce": nonce, "mac": mac}
-    return Message("report", fields)
+    return Message(verb, fields)
 
 
 def verify(
@@ -93,16 +99,16 @@ def verify(
     *,
     key: bytes | None,
     replay: ReplayGuard,
-    allowed_user_ids: Collection[int] = (0,),
+    allowed_user_ids: Collection[int] | None = (0,),
     now_seconds: float | None = None,
 ) -> Verified:
-    """Return the body of a `report` message if its sender is proven.
+    """Return the body of a signed message if its sender is authenticated.
 
     Args:
         message: The message as it came.
         key: The shared key when the site uses HMAC, None when it uses munge; a message made the other way is refused.
         replay: Nonces seen before; one for the whole process.
-        allowed_user_ids: Who may report by munge: hooks run as root.
+        allowed_user_ids: Who may send it by munge: hooks run as root; None: every user.
         now_seconds: Unix time.
 
     Raises:
@@ -117,7 +123,7 @@ def verify(
     if key is not None:
         return Verified(body=_verify_mac(message, key, replay, now), user_id=None)
     body, user_id = _unmunge(message.fields.get("credential", ""))
-    if user_id not in allowed_user_ids:
+    if allowed_user_ids is not None and user_id not in allowed_user_ids:
         raise AuthenticationError(f"report comes from uid {user_id}, allowed: {sorted(allowed_user_ids)}")
     return Verified(body=body, user_id=user_id)
 
@@ -141,23 +147,33 @@ def load_key(path: Path) -> bytes:
     return key
 
 
-def prove_newest(nonce: str, entry: str, key: bytes | None) -> dict[str, str]:
-    """Return the fields of the daemon's answer that prove the newest entry of a decision: a signature, or a credential.
+def prove_answer(
+    kind: str, nonce: str, text: str, key: bytes | None, *, for_user_id: int | None = None
+) -> dict[str, str]:
+    """Return the fields that prove an answer to be the daemon's own: a signature, or a credential that holds it.
+
+    Args:
+        kind: What was asked for: an answer to one question is none to another.
+        nonce: That was asked with.
+        text: The answer.
+        key: The shared key; None for munge.
+        for_user_id: Who alone can open the credential; None: who can run munge here.
 
     Raises:
         AuthenticationError: munge is missing, refuses or hangs.
     """
     if key is not None:
-        return {"mac": newest_mac(key, nonce, entry)}
-    return {"credential": _munge(_newest_body(nonce, entry), TOOL_TIMEOUT_SECONDS)}
+        return {"mac": answer_mac(kind, key, nonce, text)}
+    return {"credential": _munge(_answer_body(kind, nonce, text), TOOL_TIMEOUT_SECONDS, for_user_id)}
 
 
-def check_newest(
-    reply: Message, nonce: str, key: bytes | None, user_ids: Collection[int], *, tool_seconds: float
+def check_answer(
+    kind: str, reply: Message, nonce: str, key: bytes | None, user_ids: Collection[int], *, tool_seconds: float
 ) -> str:
-    """Return the newest entry of an answer that a daemon has proven to be its own.
+    """Return the text of an answer that a daemon has proven to be its own.
 
     Args:
+        kind: What was asked for; the reply's field of this name has the text where it is signed.
         reply: The answer.
         nonce: That was asked with.
         key: The shared key; None for munge.
@@ -167,27 +183,32 @@ def check_newest(
     Raises:
         AuthenticationError: there is no such proof.
     """
-    entry = reply.fields.get("entry", "")
     if key is not None:
+        text = reply.fields.get(ANSWER_FIELDS[kind], "")
         given = reply.fields.get("mac", "").encode("utf-8", "replace")
-        if not hmac.compare_digest(newest_mac(key, nonce, entry).encode(), given):
+        if not hmac.compare_digest(answer_mac(kind, key, nonce, text).encode(), given):
             raise AuthenticationError("the signature of the daemon's answer is wrong")
-        return entry
+        return text
     body, user_id = _unmunge(reply.fields.get("credential", ""), tool_seconds)
     if user_id not in user_ids:
         raise AuthenticationError(f"the answer comes from uid {user_id}, and not from the daemon")
-    if body != _newest_body(nonce, entry):
+    head = _answer_body(kind, nonce, "")
+    if not body.startswith(head):
         raise AuthenticationError("the daemon's answer was made for another question, or changed on its way")
-    return entry
+    return body[len(head) :].decode("ascii", "replace")
 
 
-def _newest_body(nonce: str, entry: str) -> bytes:
-    return f"newest {nonce}\n{entry}".encode("ascii", "replace")
+ANSWER_FIELDS: Final = {"newest": "entry", "offer": "offer"}
+"""Field of the reply that has an answer's text, by what was asked for."""
 
 
-def newest_mac(key: bytes, nonce: str, entry: str) -> str:
-    """Return the signature of the daemon's answer to a node that asks for the newest entry of a decision."""
-    return _mac(key, "newest", nonce, entry.encode("ascii", "replace"))
+def _answer_body(kind: str, nonce: str, text: str) -> bytes:
+    return f"{kind} {nonce}\n{text}".encode("ascii", "replace")
+
+
+def answer_mac(kind: str, key: bytes, nonce: str, text: str) -> str:
+    """Return the signature of the daemon's answer to a question."""
+    return _mac(key, kind, nonce, text.encode("ascii", "replace"))
 
 
 def _mac(key: bytes, timestamp: str, nonce: str, body: bytes) -> str:
@@ -213,10 +234,11 @@ def _verify_mac(message: Message, key: bytes, replay: ReplayGuard, now_seconds: 
     return body
 
 
-def _munge(body: bytes, seconds: float) -> str:
+def _munge(body: bytes, seconds: float, for_user_id: int | None = None) -> str:
     if len(body) > MAX_MUNGE_PAYLOAD_BYTES:
         raise WireError(f"report of {len(body)} bytes is over munge's {MAX_MUNGE_PAYLOAD_BYTES}")
-    credential = _run("munge", body, seconds).strip()
+    options = () if for_user_id is None else (f"--restrict-uid={for_user_id}",)
+    credential = _run("munge", body, seconds, options).strip()
     if not (credential.startswith(b"MUNGE:") and credential.endswith(b":")):
         raise AuthenticationError("munge printed no credential")
     return credential.decode("ascii", "replace")
@@ -232,13 +254,13 @@ def _unmunge(credential: str, seconds: float = TOOL_TIMEOUT_SECONDS) -> tuple[by
     return payload, int(uid.group(1))
 
 
-def _run(tool: str, stdin: bytes, seconds: float = TOOL_TIMEOUT_SECONDS) -> bytes:
+def _run(tool: str, stdin: bytes, seconds: float = TOOL_TIMEOUT_SECONDS, options: tuple[str, ...] = ()) -> bytes:
     path = next((f"{folder}/{tool}" for folder in _TOOL_FOLDERS if os.access(f"{folder}/{tool}", os.X_OK)), None)
     if path is None:
         raise AuthenticationError(f"{tool} is in none of {', '.join(_TOOL_FOLDERS)}: install munge, or use hmac")
     try:
         done = subprocess.run(  # noqa: PLW1510  # the exit code is read below
-            [path], input=stdin, capture_output=True, timeout=seconds, env={"LC_ALL": "C"}
+            [path, *options], input=stdin, capture_output=True, timeout=seconds, env={"LC_ALL": "C"}
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise AuthenticationError(f"{path} failed: {error}") from error

@@ -84,6 +84,7 @@ class SubmittedFields:
     mode: EnergyMode | None = None
     max_slowdown: float | None = None
     deadline: str | None = None
+    start_before: str | None = None
     quiet: bool = False
     trials: bool | None = None
     open: bool | None = None
@@ -95,9 +96,8 @@ class SubmittedFields:
     gpu_counts: tuple[int, ...] = ()
     """Numbers of GPUs that the user named with --energy-gpus."""
     count_options: tuple[GpuCountOption, ...] = ()
-    """Those that Slurm's side can give the job; empty where it keeps its own."""
+    """Those that Slurm's side can give the job; empty where it keeps its own, for the reason that follows."""
     count_refusal: str = ""
-    """Why it keeps its own."""
     complaints: tuple[str, ...] = ()
 
 
@@ -198,11 +198,6 @@ def job_name(fields: Mapping[str, str]) -> str:
     return _Reader(fields).text("name") or ""
 
 
-def is_explained(fields: Mapping[str, str]) -> bool:
-    """Return whether the line goes to energy-sbatch, see `SubmittedFields.explain`."""
-    return _Reader(fields).flag("energy_explain")
-
-
 def parse_submitted_job(fields: Mapping[str, str]) -> SubmittedFields:
     """Return the job of a `decide` or `preview` message.
 
@@ -248,10 +243,11 @@ def parse_submitted_job(fields: Mapping[str, str]) -> SubmittedFields:
         mode=reader.mode("energy_mode"),
         max_slowdown=reader.ratio("energy_max_slowdown", MAX_SLOWDOWN_BOUND),
         deadline=reader.text("energy_deadline"),
+        start_before=reader.text("energy_start_before"),
         quiet=reader.flag("energy_quiet"),
         trials=reader.switch("energy_trials"),
         open=reader.switch("energy_open"),
-        explain=is_explained(fields),
+        explain=reader.flag("energy_explain"),
         script=reader.script("script"),
         gpu_counts=reader.gpu_counts("energy_gpus"),
         count_options=reader.count_options("gpu_options"),
@@ -290,6 +286,8 @@ def decision_reply(
         fields["prefer"] = decision.prefer
     if decision.gpus is not None:
         fields["gpus"] = str(decision.gpus)
+    if decision.begins_at_seconds is not None:
+        fields["begin_time"] = str(decision.begins_at_seconds)
     line = decision.message if explained else decision.announcement
     in_place = decision.message_in_place if explained else decision.announcement_in_place
     if line:

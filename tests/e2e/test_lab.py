@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from slurm_energy.errors import DaemonUnavailable, LabError, WireError
-from slurm_energy.lab import inside
 from slurm_energy.lab.cluster import Lab, LabSpec, find_labs, open_lab, start_lab
 from slurm_energy.lab.host import inspect_host, unusable_reason
 from slurm_energy.lab.jobs import show_job, submit, wait_for
@@ -41,6 +40,26 @@ def pid_namespace(lab: Lab) -> str:
     return str(Path(f"/proc/{lab.init_pid}/ns/pid").readlink())
 
 
+def processes_of(pid_namespace: str) -> list[int]:
+    """Return the processes, by their numbers outside, that live in a PID namespace such as `pid:[4026532]`."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                link = str((folder / "ns" / "pid").readlink())
+            except OSError:
+                continue
+            if link == pid_namespace:
+                found.append(int(folder.name))
+    return sorted(found)
+
+
+def mounts_below(directory: Path) -> list[str]:
+    """Return the mount points below a folder that this process sees."""
+    points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    return [point for point in points if Path(point).is_relative_to(directory)]
+
+
 def mount_points() -> list[str]:
     """Mount points that any process of this machine sees."""
     points: set[str] = set()
@@ -54,8 +73,8 @@ def mount_points() -> list[str]:
 
 def await_no_process(namespace: str, seconds: float) -> float:
     begin = time.monotonic()
-    while inside.processes_of(namespace):
-        assert time.monotonic() - begin < seconds, f"still alive: {inside.processes_of(namespace)}"
+    while processes_of(namespace):
+        assert time.monotonic() - begin < seconds, f"still alive: {processes_of(namespace)}"
         time.sleep(0.05)
     return time.monotonic() - begin
 
@@ -75,7 +94,7 @@ def test_ten_nodes_are_idle_within_20_seconds_and_gone_after_stop(unused_name: s
     assert len(status.nodes) == 10
     assert status.problem == ""
     assert "starting slurmctld" in steps
-    assert inside.processes_of(namespace) == []
+    assert processes_of(namespace) == []
     assert not [point for point in mount_points() if str(lab.directory) in point]
     assert not lab.directory.exists()
 
@@ -127,7 +146,7 @@ def test_hosts_own_files_and_mounts_are_not_those_of_the_lab(plain_lab: Lab) -> 
     assert shown.endswith("localhost\n")
     assert "of the lab" not in Path("/etc/passwd").read_text()
     assert plain_lab.run(["test", "-S", "/run/munge/munge.socket.2"]).returncode == 0
-    assert inside.mounts_below(plain_lab.directory) == []
+    assert mounts_below(plain_lab.directory) == []
 
 
 def test_command_inside_that_hangs_is_ended(plain_lab: Lab) -> None:
@@ -228,7 +247,7 @@ def test_killed_caller_takes_his_lab_along(unused_name: str) -> None:
         assert int(owner.stdout.readline()) > 1
         lab = open_lab(unused_name)
         namespace = pid_namespace(lab)
-        assert len(inside.processes_of(namespace)) > 5
+        assert len(processes_of(namespace)) > 5
         owner.send_signal(signal.SIGKILL)
 
     await_no_process(namespace, GONE_SECONDS)
@@ -250,7 +269,7 @@ def test_detached_lab_outlives_its_caller_until_it_is_stopped(unused_name: str) 
     assert lab.run(["squeue", "-h"], check=True).stdout != ""
     lab.stop()
 
-    assert inside.processes_of(namespace) == []
+    assert processes_of(namespace) == []
     assert not lab.directory.exists()
     with pytest.raises(LabError, match="no lab"):
         open_lab(unused_name)

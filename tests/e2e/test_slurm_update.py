@@ -124,7 +124,7 @@ def decided(lab: Lab) -> None:
     assert drained(lab) == {}
 
 
-@pytest.mark.parametrize("step", [1, -1])
+@pytest.mark.parametrize("step", [1, pytest.param(-1, marks=pytest.mark.long)])
 def test_a_micro_update_of_slurm_changes_nothing(lab: Lab, here: Release, step: int) -> None:
     other = here._replace(micro=here.micro + step)
     compiled_for(lab.layout.plugins / JOB_SUBMIT, other)
@@ -149,7 +149,9 @@ def test_after_another_update_jobs_go_through_unchanged_until_the_plugin_is_comp
     decided(lab)
 
 
-@pytest.mark.parametrize("other", [Release(23, 2, 7), Release(21, 8, 8), Release(26, 5, 0)])
+@pytest.mark.parametrize(
+    "other", [Release(23, 2, 7), pytest.param(Release(21, 8, 8), marks=pytest.mark.long), Release(26, 5, 0)]
+)
 def test_options_of_sbatch_work_without_an_error_on_any_release(lab: Lab, other: Release) -> None:
     compiled_for(lab.layout.plugins / SPANK, other)
     done = lab.run(["sbatch", *ARGUMENTS, "--energy=off", "-o", "/dev/null", "--wrap", "true"], user="alice")

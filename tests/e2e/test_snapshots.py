@@ -1,23 +1,46 @@
 """What is read of a cluster is the same, field by field, whichever release of Slurm says it."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 from energy_lab import until
-from lab_fixtures import StartLab
+from lab_fixtures import RELEASE, StartLab, release_root
 
-from slurm_energy.lab.cluster import PartitionSpec
+from slurm_energy.lab.cluster import Lab, PartitionSpec
 from slurm_energy.lab.jobs import submit, wait_for
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(1500)]
 
 READ = """
-import json
+import json, sys
 from dataclasses import asdict
-from slurm_energy.slurm.json_client import CommandSettings, JsonReader
-print(json.dumps(asdict(JsonReader(CommandSettings()).read_cluster()), default=str))
+from slurm_energy.config import Config, ClusterConfig
+from slurm_energy.slurm.reader import create_reader
+cluster = ClusterConfig(reader=sys.argv[1], slurmrestd_url=sys.argv[2], slurmrestd_token_path=sys.argv[3])
+reader = create_reader(Config(cluster=cluster))
+reading = asdict(reader.read_cluster())
+print(json.dumps({"reading": reading, "name": reader.name, "note": reader.note}, default=str))
+"""
+SERVER = """
+api=openapi/v0.0.38
+ls /usr/lib/*/slurm-wlm/openapi_slurmctld.so >/dev/null 2>&1 && api=openapi/slurmctld
+mkdir -p /run/rest && chown nobody /run/rest && cd /run/rest
+[ "$1" = local ] || export SLURM_JWT=daemon
+PATH=$PATH:/usr/sbin setsid setpriv --reuid nobody --regid nogroup --clear-groups \\
+    slurmrestd -s $api -a rest_auth/$1 unix:/run/rest/socket 127.0.0.1:6820 </dev/null >/run/rest/log 2>&1 &
+server=$!
+until [ -S socket ]; do kill -0 $server || { cat log; exit 1; }; sleep 0.1; done
+"""
+"""As an ordinary user: slurmrestd refuses root and Slurm's own user."""
+KEY = """
+mkdir -p /run/rest && cd /run/rest && head -c 32 /dev/urandom > jwt.key
+chown "$(scontrol show config | sed -n 's/^SlurmUser *= *\\([^(]*\\).*/\\1/p')" jwt.key && chmod 600 jwt.key
+printf 'AuthAltTypes=auth/jwt\\nAuthAltParameters=jwt_key=/run/rest/jwt.key\\n' >> "$SLURM_CONF"
 """
 PARTITIONS = (
     PartitionSpec(name="a100", nodes=2, gpus_per_node=4),
@@ -88,7 +111,25 @@ def shown_node(node: Mapping[str, Any]) -> dict[str, Any]:
     return {"state": node["states"][0], "cpus_allocated": node["cpus_allocated"], "gpus": gpus}
 
 
+def reading(lab: Lab, reader: str, url: str = "", token: str = "") -> dict[str, Any]:
+    """Return what a reader makes of the lab, which it must have read itself."""
+    said = json.loads(lab.run(["python3", "-I", "-c", READ, reader, url, token], check=True).stdout)
+    assert (said["note"], said["name"]) == ("", reader)
+    found: dict[str, Any] = said["reading"]
+    return found
+
+
+def build_pyslurm() -> None:
+    """Make pyslurm 25.11 for the root's Slurm 26.05, which takes some minutes once; it must read a real cluster."""
+    script = Path(__file__).resolve().parents[2] / "scripts" / "pyslurm-for-root.sh"
+    argv = ["sh", str(script), str(release_root()), sys.executable]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=1400, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
 def test_a_queue_in_every_form_of_request_is_read_alike(new_lab: StartLab) -> None:
+    if RELEASE == "forky":
+        build_pyslurm()
     lab = new_lab(partitions=PARTITIONS)
     done = submit(lab, ["-J", "done", "-p", "a40", "--gres=gpu:2", "-t", "5"], wrap="exit 3")
     wait_for(lab, done, {"FAILED"})
@@ -99,7 +140,7 @@ def test_a_queue_in_every_form_of_request_is_read_alike(new_lab: StartLab) -> No
         submit(lab, ["-J", name, "-t", "5", *arguments], wrap="true")
     until("reasons", lambda: "None" not in lab.run(["squeue", "-h", "-t", "PD", "-o", "%r"]).stdout.split())
 
-    read = json.loads(lab.run(["python3", "-I", "-c", READ], check=True).stdout)
+    read = reading(lab, "commands")
     assert read["skipped"] == {}
     jobs = {job["name"]: job for job in read["jobs"]}
     fields = {**USUAL, "state": "", "partitions": []}
@@ -112,3 +153,21 @@ def test_a_queue_in_every_form_of_request_is_read_alike(new_lab: StartLab) -> No
         (item["name"], item["is_default"], item["up"], item["max_time_minutes"], item["default_time_minutes"])
         for item in read["partitions"]
     ] == [(item.name, item is PARTITIONS[0], True, 1440.0, 60.0) for item in PARTITIONS]
+
+    lab.run(["sh", "-c", SERVER, "sh", "local"], check=True)
+    assert reading(lab, "slurmrestd", "unix:/run/rest/socket") == reading(lab, "commands")
+    if RELEASE == "forky":
+        assert reading(lab, "pyslurm") == reading(lab, "commands")
+
+
+def test_a_token_opens_slurmrestd_over_a_socket_and_over_tcp(new_lab: StartLab) -> None:
+    lab = new_lab()
+    lab.run(["sh", "-c", KEY], check=True)
+    lab.restart_slurmctld()
+    lab.run(["sh", "-c", "umask 077; scontrol token username=slurm lifespan=600 > /run/rest/token"], check=True)
+    lab.run(["sh", "-c", SERVER, "sh", "jwt"], check=True)
+    submit(lab, ["-p", "a100", "-H", "--gpus=2", "-t", "5"], wrap="true")
+    expected = reading(lab, "commands")
+    assert len(expected["jobs"]) == 1
+    for url in ("unix:/run/rest/socket", "http://127.0.0.1:6820"):
+        assert reading(lab, "slurmrestd", url, "/run/rest/token") == expected

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
 V100 = GpuTypeName("v100-pcie-16gb")
 PARTITIONS = (PartitionSpec(name="v100", nodes=1, gpus_per_node=4),)
 BOUND = 0.05
-SECONDS = 2600.0
+SECONDS = 1500.0
 SETTINGS = {
     "policy": {"name": "oracle", "clock_trials": "on"},
     "node": {"trial_window_seconds": 30.0, "sample_interval_seconds": 0.5},

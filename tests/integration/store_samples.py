@@ -1,7 +1,10 @@
 """Whole values for the store's tests; each builder takes what the test is about."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
+
+from sqlalchemy.orm import Session
 
 from slurm_energy.domain.cluster import JobState
 from slurm_energy.domain.decision import ClockChoice, EnergyDecision, Reason, RuntimeEstimate
@@ -25,6 +28,7 @@ from slurm_energy.domain.ids import (
 )
 from slurm_energy.domain.job import EnergyMode, EnergyOptions, GpuDemand, JobRequest
 from slurm_energy.domain.report import DecisionRecord, ReasonRecord, reason_sentence
+from slurm_energy.store.decisions import record_decisions
 
 CLUSTER = ClusterName("lab")
 A100 = GpuTypeName("a100-sxm4-80gb")
@@ -193,3 +197,14 @@ def decision_record(decision: EnergyDecision, request: JobRequest) -> DecisionRe
         message=decision.message,
         prefer=decision.prefer,
     )
+
+
+def record_decision(
+    session: Session,
+    decision: EnergyDecision,
+    request: JobRequest,
+    cluster: ClusterName,
+    settings: Mapping[str, Any] | None = None,
+) -> bool:
+    """Store one decision; return whether it was new."""
+    return record_decisions(session, [(decision, request)], cluster, settings) == 1

@@ -21,13 +21,13 @@ from store_samples import (
     make_report,
     make_request,
     make_state,
+    record_decision,
     unknown_gpu,
 )
 
 from slurm_energy.cli.main import main
 from slurm_energy.config import StoreConfig
 from slurm_energy.domain.report import EnergyReport, EnergySum, GroupEnergyRecord, encode_record
-from slurm_energy.store.decisions import record_decision
 from slurm_energy.store.energy import record_report
 from slurm_energy.store.jobs import upsert_jobs
 from slurm_energy.store.schema import upgrade

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from store_samples import make_gpu
+from store_samples import make_gpu, record_decision
 
 from slurm_energy.config import ClusterConfig, Config, DaemonConfig, StoreConfig
 from slurm_energy.daemon.ipc.frames import QueryRequest
@@ -29,7 +29,7 @@ from slurm_energy.domain.energy import NodeReport
 from slurm_energy.domain.ids import ClusterName, DecisionId, JobId, NodeName, PartitionName
 from slurm_energy.domain.job import EnergyMode, GpuDemand, JobRequest
 from slurm_energy.errors import DaemonUnavailable, PermissionRefused, SchemaVersionError, StoreError
-from slurm_energy.store.decisions import recent_decisions, record_decision
+from slurm_energy.store.decisions import recent_decisions
 from slurm_energy.store.energy import stored_reports
 from slurm_energy.store.jobs import get_job
 from slurm_energy.store.reports import job_energy

@@ -16,6 +16,7 @@ from store_samples import (
     make_report,
     make_request,
     make_state,
+    record_decision,
 )
 
 from slurm_energy.domain.energy import GpuEnergy, QualityFlag
@@ -25,7 +26,6 @@ from slurm_energy.estimation.decided_runs import DecidedRun
 from slurm_energy.estimation.job_history import ended_run
 from slurm_energy.estimation.limit_habits import LimitHabits
 from slurm_energy.store.decided_runs import decided_runs
-from slurm_energy.store.decisions import record_decision
 from slurm_energy.store.energy import record_report
 from slurm_energy.store.jobs import upsert_jobs
 from slurm_energy.store.past_runs import all_recent_runtimes

@@ -114,9 +114,19 @@ def test_without_the_plugins_line_the_daemon_is_asked(
 ) -> None:
     fake.lay_out("stdout", stdout)
     asked = daemon(explained(LINE))
-    result = submit(fake, b"job.sh")
+    result = submit(fake, b"job.sh", more={"SLURM_ENERGY_CLUSTER_NAME": "north"})
     assert result.stderr == b"energy-sbatch: " + LINE.encode() + b"\n"
     assert asked.requests == [Message("query", {"what": "explain", "job": "4242"})]
+
+
+@pytest.mark.parametrize("stdout", [b"Submitted batch job 4242 on cluster south\n", b"4242;south\n"])
+def test_the_daemon_here_is_not_asked_about_a_job_of_another_cluster(
+    fake: FakeSbatch, daemon: Callable[[Message | None], FakeDaemon], stdout: bytes
+) -> None:
+    fake.lay_out("stdout", stdout)
+    asked = daemon(explained(LINE))
+    result = submit(fake, b"-Msouth", b"job.sh", more={"SLURM_ENERGY_CLUSTER_NAME": "north"})
+    assert (result.stderr, asked.requests) == (b"", [])
 
 
 def test_a_hostile_explanation_stays_one_harmless_line(

@@ -10,7 +10,6 @@ from slurm_energy.domain.promotion import CONFIGURED, Assignment, ShadowAnswer, 
 from slurm_energy.errors import PolicyError, StoreError
 from slurm_energy.store.promotion import (
     add_candidate,
-    assignment_of,
     earlier_champions,
     live_policy,
     move_candidate,
@@ -21,6 +20,7 @@ from slurm_energy.store.promotion import (
     record_assignments,
     stage_of,
 )
+from slurm_energy.store.promotion.tables import PolicyAssignmentRow
 from slurm_energy.store.session import Session, run_in_transaction, store_session
 
 pytest_plugins = ("database_fixtures",)
@@ -190,7 +190,7 @@ def test_it_is_known_which_policy_decided_a_job(engine: Engine) -> None:
     with store_session(engine) as session:
         record_assignments(session, CLUSTER, [("d1", 5.0, one)])
         record_assignments(session, CLUSTER, [("d1", 6.0, one)])
-        found = assignment_of(session, "d1")
+        found = session.get(PolicyAssignmentRow, "d1")
         assert found is not None
         assert (found.challenger_id, found.decided_at_seconds, found.probability) == ("a", 5.0, 1.0)
         assert found.shadow == {"clocks_mhz": {"a100": 1110}, "partitions": [], "error": "", "milliseconds": 0.0}

@@ -41,8 +41,8 @@ def with_rules_shown(case: Case) -> Case:
 
 @pytest.fixture(scope="module")
 def limited() -> CaseResult:
-    """Return four days with time limits and deadlines."""
-    return run_with_limits(length_share=0.5)
+    """Return two days with time limits, and with a near deadline of every job: else few are missed in two days."""
+    return run_with_limits(("deadline_share", 1.0), ("max_slack", 6.0), length_share=0.25)
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from store_samples import (
     make_report,
     make_request,
     make_state,
+    record_decision,
     unknown_gpu,
 )
 
@@ -26,7 +27,6 @@ from slurm_energy.domain.job import EnergyMode
 from slurm_energy.domain.report import decode_record, encode_record
 from slurm_energy.domain.trials import ClockTrial
 from slurm_energy.store.bounds import report_open, report_slowdown
-from slurm_energy.store.decisions import record_decision
 from slurm_energy.store.energy import record_report
 from slurm_energy.store.jobs import upsert_jobs
 from slurm_energy.store.session import store_session

@@ -20,6 +20,7 @@ from store_samples import (
     make_request,
     make_state,
     pending,
+    record_decision,
 )
 
 from slurm_energy.domain.cluster import JobState
@@ -27,13 +28,7 @@ from slurm_energy.domain.decision import ChangeOutcome, DecisionChange, Reason
 from slurm_energy.domain.energy import NodeReport, QualityFlag
 from slurm_energy.domain.ids import ClusterName, DecisionId, GpuTypeName, JobId, PartitionName
 from slurm_energy.errors import StoreError
-from slurm_energy.store.decisions import (
-    get_decision,
-    recent_decisions,
-    record_change,
-    record_decision,
-    record_decisions,
-)
+from slurm_energy.store.decisions import get_decision, recent_decisions, record_change, record_decisions
 from slurm_energy.store.energy import record_report, stored_reports
 from slurm_energy.store.job_rows import Arrival, KnownJobs, SubmitTime, submit_time_of
 from slurm_energy.store.jobs import get_job, job_owner, upsert_jobs

@@ -16,6 +16,7 @@ from store_samples import (
     make_report,
     make_request,
     make_state,
+    record_decision,
     unknown_gpu,
 )
 
@@ -24,7 +25,7 @@ from slurm_energy.domain.energy import EnergyScope, EnergySource, GpuEnergy, Qua
 from slurm_energy.domain.ids import ClusterName, GpuTypeName, JobId
 from slurm_energy.domain.script import ScriptFeatures
 from slurm_energy.domain.work import FailedRuns, MeasuredRun
-from slurm_energy.store.decisions import get_decision, record_decision
+from slurm_energy.store.decisions import get_decision
 from slurm_energy.store.energy import record_report
 from slurm_energy.store.jobs import upsert_jobs
 from slurm_energy.store.past_runs import all_recent_runtimes, failed_runs, measured_runs

@@ -16,6 +16,7 @@ from store_samples import (
     make_report,
     make_request,
     make_state,
+    record_decision,
     unknown_gpu,
 )
 
@@ -25,7 +26,6 @@ from slurm_energy.domain.energy import HostEnergy, NodeReport
 from slurm_energy.domain.ids import GpuTypeName, JobId, NodeName, PartitionName
 from slurm_energy.domain.report import EnergyReport, GroupEnergyRecord
 from slurm_energy.energy_model.facility import Facility, StepSeries
-from slurm_energy.store.decisions import record_decision
 from slurm_energy.store.energy import record_report, stored_reports
 from slurm_energy.store.explain import explain
 from slurm_energy.store.job_rows import Arrival, submit_time_of

@@ -18,6 +18,7 @@ from store_samples import (
     make_request,
     make_state,
     pending,
+    record_decision,
     truncated_gpu,
     unknown_gpu,
 )
@@ -34,7 +35,7 @@ from slurm_energy.domain.energy import (
 from slurm_energy.domain.ids import ClusterName, GpuTypeName, JobId, NodeName, PartitionName
 from slurm_energy.domain.report import ComparisonRecord, EnergyReport, EnergySum, decode_record, encode_record
 from slurm_energy.reporting.energy_table import job_energy_text
-from slurm_energy.store.decisions import recent_decisions, record_decision
+from slurm_energy.store.decisions import recent_decisions
 from slurm_energy.store.energy import record_report
 from slurm_energy.store.explain import explain
 from slurm_energy.store.jobs import upsert_jobs

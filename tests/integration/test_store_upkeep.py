@@ -8,13 +8,21 @@ import pytest
 from sqlalchemy import Engine, func, select, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
-from store_samples import CLUSTER, SUBMITTED, make_decision, make_key, make_report, make_request, make_state
+from store_samples import (
+    CLUSTER,
+    SUBMITTED,
+    make_decision,
+    make_key,
+    make_report,
+    make_request,
+    make_state,
+    record_decision,
+)
 
 from slurm_energy.config import StoreConfig
 from slurm_energy.domain.ids import ClusterName, JobId
 from slurm_energy.errors import StoreError
 from slurm_energy.store import upkeep
-from slurm_energy.store.decisions import record_decision
 from slurm_energy.store.energy import record_report
 from slurm_energy.store.jobs import upsert_jobs
 from slurm_energy.store.reports import report_jobs

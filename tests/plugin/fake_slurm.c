@@ -182,7 +182,7 @@ extern void fake_slurm_free_job(job_desc_msg_t *job)
 }
 
 static spank_context_t context = S_CTX_ALLOCATOR;
-static struct spank_option *registered[128];
+static struct spank_option *registered[256];
 static size_t num_registered;
 static char entries[1024];
 

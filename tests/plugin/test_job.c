@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /* A job description: what is taken out of it, what is said about it, what is put into it. */
 #include <stdint.h>
+#include <time.h>
 
 #include "check.h"
 #include "common/request.h"
@@ -403,8 +404,49 @@ static void test_the_message_goes_after_what_another_plugin_left(void)
 	slurm_xfree((void **) &message);
 }
 
+/* The begin of a job whose user wrote entry, after an answer that names one in so many seconds. */
+static time_t _begun(const char *entry, int64_t ahead, time_t own, time_t deadline, bool immediate, bool part)
+{
+	time_t found;
+
+	_begin();
+	if (entry)
+		fake_slurm_add_entry(&job, entry);
+	job.begin_time = own;
+	job.deadline = deadline;
+	job.immediate = immediate;
+	if (part)
+		job.het_job_offset = 1;
+	energy_job_begin(&job, ahead ? time(NULL) + ahead : 0);
+	found = job.begin_time;
+	_finish();
+	return found;
+}
+
+static void test_a_later_begin_is_taken_only_where_its_user_allows_one(void)
+{
+	char hours[64], past[64];
+	time_t now = time(NULL);
+
+	snprintf(hours, sizeof(hours), "ENERGY_START_BEFORE=@%lld", (long long) now + 7200);
+	snprintf(past, sizeof(past), "ENERGY_START_BEFORE=@%lld", (long long) now - 60);
+	CHECK(_begun(hours, 3600, 0, 0, false, false) >= now + 3600);
+	CHECK(_begun(hours, 3600, 0, 0, false, false) <= now + 3660);
+	CHECK(!_begun(hours, 0, 0, 0, false, false));		/* none is named */
+	CHECK(!_begun(hours, -60, 0, 0, false, false));		/* has passed */
+	CHECK(!_begun(hours, 9000, 0, 0, false, false));	/* after what the user named */
+	CHECK(!_begun(past, 3600, 0, 0, false, false));
+	CHECK(!_begun(NULL, 3600, 0, 0, false, false));
+	CHECK(!_begun("ENERGY_START_BEFORE=soon", 3600, 0, 0, false, false));
+	CHECK(_begun(hours, 3600, now + 60, 0, false, false) == now + 60);
+	CHECK(!_begun(hours, 3600, 0, now + 9000, false, false));
+	CHECK(!_begun(hours, 3600, 0, 0, true, false));
+	CHECK(!_begun(hours, 3600, 0, 0, false, true));
+}
+
 int main(void)
 {
+	RUN(test_a_later_begin_is_taken_only_where_its_user_allows_one);
 	RUN(test_every_forged_entry_is_removed_and_the_others_stay_in_order);
 	RUN(test_an_array_of_forged_entries_alone_becomes_none);
 	RUN(test_stripping_bears_missing_arrays_and_entries);

@@ -26,7 +26,7 @@ ABOUT_PARTITIONS = {
 EITHER_OF_THEM = {"slurm_xfer_buf_data", "slurm_xfer_buf_data_ptr"}
 FROM_SPANK = {
     "spank_context", "spank_job_control_setenv", "spank_option_register", "spank_getenv", "spank_setenv",
-    "spank_get_item", "slurm_error",
+    "spank_get_item", "slurm_error", "slurm_info",
 }  # fmt: skip
 
 pytestmark = pytest.mark.skipif(

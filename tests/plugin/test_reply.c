@@ -23,7 +23,7 @@ static const char *_parse(const char *text, size_t length)
 static void test_a_full_reply_is_read(void)
 {
 	const char text[] = HEAD ID "entry=v=1;id=abcdefgh1;mode=balanced;clocks=a100-sxm4-80gb:1275\n"
-			    "partition=a100,a40\nprefer=rack:3_a.b-c\nadmin_comment=energy:abcdefgh1\n"
+			    "partition=a100,a40\nprefer=rack:3_a.b-c\nbegin_time=1900000000\nadmin_comment=energy:abcdefgh1\n"
 			    "message=13 %25 less \xe2\x82\xac\nfuture_key=%0A\nend\n";
 
 	CHECK(!_parse(text, sizeof(text) - 1));
@@ -32,6 +32,7 @@ static void test_a_full_reply_is_read(void)
 	CHECK_TEXT(reply.entry, "v=1;id=abcdefgh1;mode=balanced;clocks=a100-sxm4-80gb:1275");
 	CHECK_TEXT(reply.partition, "a100,a40");
 	CHECK_TEXT(reply.prefer, "rack:3_a.b-c");
+	CHECK(reply.begin_time == 1900000000);
 	CHECK_TEXT(reply.admin_comment, "energy:abcdefgh1");
 	CHECK_TEXT(reply.message, "13 % less \xe2\x82\xac");
 }
@@ -113,6 +114,12 @@ static void test_malformed_replies_are_garbage(void)
 		CASE(HEAD ID "partition=a b\nend\n"),
 		CASE(HEAD ID "partition=a;b\nend\n"),
 		CASE(HEAD ID "partition=a/b\nend\n"),
+		CASE(HEAD ID "begin_time=\nend\n"),
+		CASE(HEAD ID "begin_time=0\nend\n"),
+		CASE(HEAD ID "begin_time=-5\nend\n"),
+		CASE(HEAD ID "begin_time=4294967294\nend\n"),
+		CASE(HEAD ID "begin_time=99999999999999999999999999\nend\n"),
+		CASE(HEAD ID "begin_time=soon\nend\n"),
 		CASE(HEAD ID "prefer=\nend\n"),
 		CASE(HEAD ID "prefer=a&b\nend\n"),
 		CASE(HEAD ID "prefer=a|b\nend\n"),

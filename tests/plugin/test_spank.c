@@ -24,7 +24,7 @@ static void test_the_options_are_registered_with_a_usage_line(void)
 {
 	static const char *const names[] = {
 		"energy", "energy-max-slowdown", "energy-deadline", "energy-quiet", "energy-trials", "energy-gpus",
-		"energy-redecide",
+		"energy-redecide", "energy-clusters", "energy-data",
 	};
 
 	CHECK(slurm_spank_init(NULL, 0, NULL) == 0);
@@ -253,6 +253,15 @@ static void test_numbers_of_gpus_are_checked_and_passed_on(void)
 	CHECK(strstr(fake_spank_entries(), "ENERGY_GPUS=2-4,8\n"));
 }
 
+static void test_what_energy_sbatch_alone_carries_out_travels_nowhere(void)
+{
+	CHECK(_give("energy-clusters", "a,b", 0) == 0);
+	CHECK(_give("energy-data", "200GB@a", 0) == 0);
+	CHECK(slurm_spank_init_post_opt(NULL, 0, NULL) == 0);
+	CHECK(!strstr(fake_spank_entries(), "a,b"));
+	CHECK(!strstr(fake_spank_entries(), "200GB"));
+}
+
 int main(void)
 {
 	int silent = open("/dev/null", O_RDWR);
@@ -276,6 +285,7 @@ int main(void)
 	RUN(test_a_job_that_named_no_range_keeps_its_variables_whatever_it_inherits);
 	RUN(test_the_variables_of_a_batch_script_follow_a_later_change);
 	RUN(test_steps_of_srun_and_jobs_of_several_nodes_keep_their_variables);
+	RUN(test_what_energy_sbatch_alone_carries_out_travels_nowhere);
 	RUN(test_a_job_submitted_inside_a_job_does_not_inherit_its_options);
 	return 0;
 }

@@ -12,7 +12,8 @@ PACKAGE = Path(__file__).parents[2] / "slurm_energy"
 ROWS: tuple[frozenset[str], ...] = (
     frozenset({"cli"}),
     frozenset({"daemon", "node", "lab", "progress", "reporting"}),
-    frozenset({"learning"}),
+    frozenset({"hyperscale", "learning"}),
+    frozenset({"rendezvous"}),
     frozenset({"evaluation"}),
     frozenset({"twin", "slurm", "device", "store", "wire"}),
     frozenset({"policy"}),
@@ -27,12 +28,16 @@ ONLY_IMPORTER = {
     "pynvml": {"device/nvml.py"},
     "pyslurm": {"slurm/pyslurm_client.py"},
     "torch_geometric": {
+        "hyperscale/graph.py",
+        "hyperscale/ingestion/arrays.py",
+        "hyperscale/layers.py",
+        "hyperscale/training.py",
         "policy/gnn/ablation/heterogeneous.py",
         "learning/outcomes/training.py",
     },
 }
 LEARNING_LIBRARIES = {"torch", "torch_geometric", "safetensors"}
-LEARNING_FOLDERS = ("policy/gnn/", "learning/")
+LEARNING_FOLDERS = ("policy/gnn/", "learning/", "hyperscale/", "rendezvous.py")
 LIGHT_PACKAGES = {"node", "device", "wire", "domain"}
 HEAVY = {"torch", "torch_geometric", "sqlalchemy", "alembic", "rich", "click", "jinja2", "numpy", "scipy"}
 SQL_PACKAGES = {"store"}

@@ -15,6 +15,7 @@ from slurm_energy.cli.doctor.cluster_checks import cluster_checks
 from slurm_energy.cli.doctor.daemon_checks import daemon_checks
 from slurm_energy.cli.doctor.finding import Finding, HostFacts, Verdict, by_severity, fail, ok
 from slurm_energy.cli.doctor.node_checks import node_checks
+from slurm_energy.cli.doctor.several_clusters import several_clusters_checks
 from slurm_energy.cli.doctor.slurm_checks import slurm_checks
 from slurm_energy.cli.installing.roles import ROLES
 from slurm_energy.cli.site import detected_roles, read_slurm_conf, slurm_command, slurm_conf_path
@@ -54,6 +55,7 @@ def examine(
     yield from daemon_checks(situation)
     yield from cluster_checks(situation)
     yield from node_checks(situation)
+    yield from several_clusters_checks(situation)
 
 
 def _writers_of(file: Path) -> Iterator[Finding]:

@@ -161,11 +161,25 @@ def _told_by_the_daemon(config: Config) -> Iterator[Finding]:
             f"{daemon['journal_dropped']} decisions were lost while the disk was full",
             f"make room in {config.daemon.state_directory}, then systemctl restart slurm-energyd",
         )
-    if daemon.get("reader_note"):
-        note = f"Slurm's commands are read: {daemon['reader_note']}"
-        yield warn("reader of Slurm", note, "take pyslurm of Slurm's own series, or set cluster.reader = 'commands'")
+    yield _reader_finding(config, daemon)
     yield _skipped_rows(daemon.get("snapshot_rows_skipped"))
     yield from waiting_job_findings(config, daemon)
+
+
+def _reader_finding(config: Config, daemon: dict[str, Any]) -> Finding:
+    """Return how Slurm is read, and why not in another way."""
+    subject, reader, note = "reader of Slurm", daemon.get("reader") or "none yet", daemon.get("reader_note")
+    if note:
+        fix = "take pyslurm of Slurm's own series, start slurmrestd, or set cluster.reader = 'commands'"
+        return warn(subject, f"{reader}: {note}", fix)
+    if config.cluster.reader != "auto":
+        return ok(subject, f"{reader}, as cluster.reader says")
+    if reader == "pyslurm":
+        return ok(subject, "pyslurm")
+    missing = "pyslurm is not installed in the daemon's environment"
+    if reader == "commands":
+        missing += "; cluster.slurmrestd_url is not set"
+    return ok(subject, f"{reader}: {missing}")
 
 
 def waiting_job_findings(config: Config, daemon: dict[str, Any]) -> Iterator[Finding]:

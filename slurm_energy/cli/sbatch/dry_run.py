@@ -5,6 +5,7 @@ import stat
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
@@ -41,27 +42,8 @@ def dry_run(words: Sequence[bytes], split: SplitArguments, known: Mapping[str, T
     Raises:
         SlurmEnergyError: the script or an option cannot be read, or the daemon gives no answer.
     """
-    extra = {**known, **ENERGY_OPTIONS, DRY_RUN: Takes.NOTHING}
-    given = {option.name: option.value for option in split.options}
-    text = "" if "wrap" in given else _script_text(split.rest, given.get("chdir"))
-    directives = None if "wrap" in given else script_directives(text)
-    job = sbatch_job(split, os.environ, directives, extra, text)
-    sent = sent_features(words, config)
-    request = job_request(job, os.getuid(), time.time())  # complains in sbatch's words about what cannot be read
-    fields = {
-        "client": f"energy-sbatch/{__version__}",
-        "uid": str(os.getuid()),
-        "gid": str(os.getgid()),
-        "submit_uid": str(os.getuid()),
-        **decide_fields(job),
-    }
-    if request.options.deadline_seconds is not None:  # read here, by this host's time zone, as the plugin does
-        fields["energy_deadline"] = f"@{int(request.options.deadline_seconds)}"
-    if sent:
-        fields["script"] = sent
-    is_single = len(split.components) == 1 and (directives is None or len(directives.components) == 1)
-    counts = named_counts(job.options, is_single=is_single)
-    fields |= {} if counts is None else counts.fields()
+    described = described_job(words, split, known, config)
+    job, sent, fields = described.job, described.sent, described.fields
     try:
         message, explanation = preview(config.daemon.socket_path, fields, _PREVIEW_SECONDS)
     except DaemonUnavailable as error:
@@ -79,6 +61,50 @@ def dry_run(words: Sequence[bytes], split: SplitArguments, known: Mapping[str, T
         say("sbatch on this host lacks the energy plugin: options in --energy… would not reach the cluster from here")
     sys.stdout.flush()
     return 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedJob:
+    """A job as the daemon is asked about it."""
+
+    job: SbatchJob
+    sent: str
+    """Of its script."""
+    fields: Mapping[str, str]
+
+
+def described_job(
+    words: Sequence[bytes], split: SplitArguments, known: Mapping[str, Takes], config: Config
+) -> DescribedJob:
+    """Return the job that sbatch's arguments and its script describe; the script may come from standard input.
+
+    Raises:
+        SlurmEnergyError: the script or an option cannot be read.
+    """
+    extra = {**known, **ENERGY_OPTIONS, DRY_RUN: Takes.NOTHING}
+    given = {option.name: option.value for option in split.options}
+    text = "" if "wrap" in given else script_text(split.rest, given.get("chdir"))
+    directives = None if "wrap" in given else script_directives(text)
+    job = sbatch_job(split, os.environ, directives, extra, text)
+    sent = sent_features(words, config)
+    request = job_request(job, os.getuid(), time.time())  # complains in sbatch's words about what cannot be read
+    fields = {
+        "client": f"energy-sbatch/{__version__}",
+        "uid": str(os.getuid()),
+        "gid": str(os.getgid()),
+        "submit_uid": str(os.getuid()),
+        **decide_fields(job),
+    }
+    if request.options.deadline_seconds is not None:  # read here, by this host's time zone, as the plugin does
+        fields["energy_deadline"] = f"@{int(request.options.deadline_seconds)}"
+    if request.options.start_before_seconds is not None:
+        fields["energy_start_before"] = f"@{int(request.options.start_before_seconds)}"
+    if sent:
+        fields["script"] = sent
+    is_single = len(split.components) == 1 and (directives is None or len(directives.components) == 1)
+    counts = named_counts(job.options, is_single=is_single)
+    fields |= {} if counts is None else counts.fields()
+    return DescribedJob(job=job, sent=sent, fields=fields)
 
 
 def preview_lines(job: SbatchJob, message: str, explanation: Mapping[str, Any]) -> Iterator[str]:
@@ -100,7 +126,10 @@ def preview_lines(job: SbatchJob, message: str, explanation: Mapping[str, Any]) 
         yield f"  clock:         {clock_line(clock)}"
     if not clocks:
         yield "  clock:         unchanged"
-    changed = bool(partitions or clocks or decision.get("prefer") or decision.get("gpus"))
+    begins = decision.get("begins_at_seconds")
+    if begins is not None:
+        yield f"  start:         not before {time.strftime('%Y-%m-%dT%H:%M:%S%z', time.localtime(float(begins)))}"
+    changed = bool(begins or partitions or clocks or decision.get("prefer") or decision.get("gpus"))
     for code in _items(decision.get("reasons")):
         yield f"  because:       {visible(reason_sentence(str(code), changed=changed))}"
     details = from_plain(AnswerDetails, decision.get("details") or {})
@@ -185,17 +214,30 @@ def _items(value: object) -> Iterable[Any]:
     return value if isinstance(value, list) else []
 
 
-def _script_text(rest: tuple[str, ...], directory: str | None) -> str:
+def script_text(rest: tuple[str, ...], directory: str | None) -> str:
+    """Return the job's script, from its file or from standard input.
+
+    Raises:
+        SlurmEnergyError: it cannot be read, or sbatch would refuse it.
+    """
     if not rest:
-        return _decoded(sys.stdin.buffer.read(MAX_SCRIPT_BYTES + 1), "the script on standard input")
+        return _decoded(_standard_input(), "the script on standard input")
     path = script_path(rest[0], directory)
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # before it is opened: who writes into a pipe would lose its reader
+            raise SlurmError(f"script {visible(str(path))} is not a file")
         with path.open("rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise SlurmError(f"script {visible(str(path))} is not a file")
             return _decoded(file.read(MAX_SCRIPT_BYTES + 1), f"script {visible(str(path))}")
     except OSError as error:
         raise SlurmError(f"script {visible(str(path))} cannot be read: {error.strerror}") from error
+
+
+def _standard_input() -> bytes:
+    """Return what comes there, read without a buffer: who reads it again begins where it began."""
+    raw = b""
+    while len(raw) <= MAX_SCRIPT_BYTES and (chunk := os.read(0, MAX_SCRIPT_BYTES)):
+        raw += chunk
+    return raw
 
 
 def _decoded(raw: bytes, thing: str) -> str:

@@ -49,6 +49,11 @@ def unknown_option_advice(name: str) -> str:
     return f"there is no option --{name}: {meant}There are --{', --'.join(ours)}"
 
 
+def help_of_sbatch(sbatch: str) -> str:
+    """Return what `sbatch --help` says: its options and those of the site's plugins; empty where it says nothing."""
+    return _output([sbatch, "--help"], _HELP_SECONDS)
+
+
 def prepare(words: Sequence[bytes], sbatch: str, config: Config) -> SbatchWords | int:
     """Return what sbatch is to get, or the exit code when nothing is submitted.
 
@@ -56,7 +61,7 @@ def prepare(words: Sequence[bytes], sbatch: str, config: Config) -> SbatchWords 
         SlurmEnergyError: a dry run failed.
     """
     texts = [os.fsdecode(word) for word in words]
-    help_text = _output([sbatch, "--help"], _HELP_SECONDS)
+    help_text = help_of_sbatch(sbatch)
     known = learned_options(help_text)
     try:
         split = split_arguments(texts, {**known, **ENERGY_OPTIONS, DRY_RUN: Takes.NOTHING})

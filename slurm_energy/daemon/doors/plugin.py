@@ -25,7 +25,7 @@ from slurm_energy.domain.promotion import Assignment, Stage
 from slurm_energy.domain.script import ScriptFeatures
 from slurm_energy.errors import PermissionRefused, WireError
 from slurm_energy.wire.codec import END_LINE, MAX_DECIDE_BYTES, Message, decode, encode
-from slurm_energy.wire.messages import SubmittedFields, decision_reply, is_explained, job_name, parse_submitted_job
+from slurm_energy.wire.messages import SubmittedFields, decision_reply, job_name, parse_submitted_job
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +102,8 @@ class SlurmVerbs:
         like = None if is_followed else state.reusable.like(fields, self._basis, time.monotonic())
         if like is not None:
             return self._as_like(like, received, fields)
-        decided, known = self.decided(parse_submitted_job(fields))
+        submitted = parse_submitted_job(fields)
+        decided, known = self.decided(submitted)
         serving = state.serving(decided.job.user_id)
         state.candidates.note_time(serving, received.cpu_milliseconds(), state.config.nightly.late_milliseconds)
         policy = state.decider_of(serving).policy
@@ -110,13 +111,12 @@ class SlurmVerbs:
         decided = self._tracked(decided, fields)
         if fields.get("client") == LUA_CLIENT:
             state.uncarried.keep(decided.decision.decision_id, decided.entry)
-        # A candidate may have learned clocks of names of its own.
-        has_candidate = state.serving(decided.job.user_id).candidate is not None
+        has_candidate = serving.candidate is not None  # it may have learned clocks of names of its own
         reply = encode(
             decision_reply(
                 decided.decision,
                 decided.entry,
-                explained=is_explained(fields),
+                explained=submitted.explain,
                 reuse_milliseconds=milliseconds,
                 reuse_names=None if has_candidate else state.names_with_runs.for_reply(decided.job),
             )

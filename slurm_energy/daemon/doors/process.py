@@ -13,6 +13,7 @@ import resource
 import signal
 import socket
 import sys
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any
 
 from slurm_energy.config import Config
 from slurm_energy.daemon.doors.callers import Peer, privileged_user_ids
+from slurm_energy.daemon.doors.power import BudgetSeries, RunningClocks
 from slurm_energy.daemon.doors.reports import NodeStatuses, ReportReceiver
 from slurm_energy.daemon.doors.server import Server
 from slurm_energy.daemon.ipc.channel import pack, read_frame, receive
@@ -104,7 +106,10 @@ async def serve(config: Config, connection: socket.socket, listeners: Sequence[s
     journal = JournalQueue(JournalWriter(journal_directory(config), REPORTS_STREAM))
     nodes = NodeStatuses(Path(config.daemon.state_directory))
     reports = ReportReceiver(journal, nodes, key, privileged, parent.count)
-    server = Server(parent, reports, privileged, parent.count)
+    budget = BudgetSeries(config.power)
+    budget.follow()
+    running = RunningClocks(config.power, budget, Path(config.daemon.state_directory), time.monotonic)
+    server = Server(parent, reports, running, privileged, parent.count)
     writing = asyncio.create_task(journal.run())
     listening = asyncio.create_task(parent.listen())
     for task in (writing, listening):

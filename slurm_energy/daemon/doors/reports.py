@@ -24,10 +24,12 @@ from slurm_energy.domain.ids import JobId, parse_job_id
 from slurm_energy.domain.node_status import SILENT_SECONDS, ReceivedStatus
 from slurm_energy.errors import AuthenticationError, DaemonUnavailable, SlurmEnergyError, SpoolError, WireError
 from slurm_energy.files import write_atomically
-from slurm_energy.wire.authentication import ReplayGuard, Verified, prove_newest, verify
+from slurm_energy.wire.authentication import ReplayGuard, Verified, prove_answer, verify
 from slurm_energy.wire.codec import Message, decode
 from slurm_energy.wire.messages import failure, refusal
 from slurm_energy.wire.node_status import Delivery, decode_delivery, encode_received
+from slurm_energy.wire.offers import OfferRequest, decode_offer_request
+from slurm_energy.wire.running_power import RunningPower, decode_running_power
 
 logger = logging.getLogger(__name__)
 
@@ -202,9 +204,36 @@ class ReportReceiver:
         entry = reply.fields.get("entry", "")
         if reply.verb != "ok" or not entry:
             return reply  # there is nothing that a node would act on
-        work = partial(prove_newest, nonce[:64], entry, self._key)
+        work = partial(prove_answer, "newest", nonce[:64], entry, self._key)
         proof = await asyncio.get_running_loop().run_in_executor(self._threads[at_root], work)
         return Message(reply.verb, {**reply.fields, **proof})
+
+    async def asker(self, message: Message, *, at_root: bool, host: str) -> tuple[OfferRequest | WireError, float]:
+        """Return what an authenticated user asks this cluster about his job, or why nothing; and what that cost.
+
+        Raises:
+            DaemonUnavailable: too many are being looked at already.
+        """
+        verified, wasted = await self._looked_at(at_root, self._user, message, host)
+        if isinstance(verified, WireError):
+            return verified, wasted
+        try:
+            return decode_offer_request(verified), 0.0
+        except WireError as error:
+            return error, 0.0
+
+    async def offered(self, reply: Message, asked: OfferRequest, *, at_root: bool) -> Message:
+        """Return an offer with the proof that it is ours; under munge encrypted, for the user who asked alone.
+
+        Raises:
+            AuthenticationError: munge makes no credential.
+        """
+        text = reply.fields.get("json", "")
+        if reply.verb != "ok":
+            return reply
+        work = partial(prove_answer, "offer", asked.nonce, text, self._key, for_user_id=asked.user_id)
+        proof = await asyncio.get_running_loop().run_in_executor(self._threads[at_root], work)
+        return Message("ok", {"offer": text, **proof} if self._key else proof)
 
     async def job_asked_for(self, message: Message, *, at_root: bool, host: str) -> tuple[JobId | WireError, float]:
         """Return the job whose node asks for the decision on it, or why it has no answer; and what an unknown one cost.
@@ -220,6 +249,22 @@ class ReportReceiver:
             return (parse_job_id(number), 0.0) if verb == "newest" else (WireError("a report asks for no job"), 0.0)
         except SlurmEnergyError as error:
             return WireError(str(error)), 0.0
+
+    async def running_power(
+        self, message: Message, *, at_root: bool, host: str
+    ) -> tuple[RunningPower | WireError, float]:
+        """Return what a node states of a running job, or why it is not taken; and what an unknown sender cost.
+
+        Raises:
+            DaemonUnavailable: too many are being looked at already.
+        """
+        verified, wasted = await self._looked_at(at_root, self._proven, message, host)
+        if isinstance(verified, WireError):
+            return verified, wasted
+        try:
+            return decode_running_power(verified.body), 0.0
+        except WireError as error:
+            return error, 0.0
 
     async def accept(self, raw: bytes, *, at_root: bool, host: str = "") -> Accepted:
         """Return the reply to one message.
@@ -293,20 +338,26 @@ class ReportReceiver:
 
     def _proven(self, message: Message, host: str) -> tuple[Verified | WireError, float]:
         """Return what was sent by a proven sender, or what is wrong; and the seconds that an unknown one has cost."""
+        return self._verified(message, host, self._allowed)
+
+    def _user(self, message: Message, host: str) -> tuple[Verified | WireError, float]:
+        """Return the same where every user may send."""
+        return self._verified(message, host, None)
+
+    def _verified(
+        self, message: Message, host: str, allowed: Collection[int] | None
+    ) -> tuple[Verified | WireError, float]:
         began = time.thread_time()
         try:
             verified = verify(
-                message,
-                key=self._key,
-                replay=self._replay,
-                allowed_user_ids=self._allowed,
-                now_seconds=time.time(),
+                message, key=self._key, replay=self._replay, allowed_user_ids=allowed, now_seconds=time.time()
             )
         except WireError as error:
-            if isinstance(error, AuthenticationError):
+            if isinstance(error, AuthenticationError) and allowed is not None:  # of nodes; a login host is none
                 self._nodes.turn_away(host, str(error), time.time())
             return error, time.thread_time() - began + (0.0 if self._key else MUNGE_SECONDS)
-        self._nodes.let_in(host, time.time())
+        if allowed is not None:
+            self._nodes.let_in(host, time.time())
         return verified, 0.0
 
     def _not_taken(self, error: Exception) -> Message:

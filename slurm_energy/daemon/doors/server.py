@@ -22,10 +22,13 @@ from slurm_energy.daemon.doors.callers import (
     Slots,
     peer_of,
 )
+from slurm_energy.daemon.doors.power import RunningClocks
 from slurm_energy.daemon.doors.reports import MAX_REPORT_BYTES, ReportReceiver
 from slurm_energy.errors import DaemonUnavailable, PermissionRefused, WireError
 from slurm_energy.wire.client import FIRST_UNRESERVED_PORT
 from slurm_energy.wire.codec import END_LINE, MAX_DECIDE_BYTES, PROTOCOL, Message, decode, encode
+from slurm_energy.wire.running_power import VERB as POWER_VERB
+from slurm_energy.wire.running_power import encode_order
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +59,8 @@ _CHUNK_BYTES = 65_536
 _TAIL = b"\n" + END_LINE
 _HEAD = f"{PROTOCOL} ".encode()
 _NEWEST = f"{PROTOCOL} newest\n".encode()
+_OFFER = f"{PROTOCOL} offer\n".encode()
+_POWER = f"{PROTOCOL} {POWER_VERB}\n".encode()
 _NODE = -2
 """Stands for a node that asks for the newest entry of a decision."""
 
@@ -75,11 +80,13 @@ class Server:
         self,
         parent: AsksParent,
         reports: ReportReceiver,
+        running: RunningClocks,
         privileged: frozenset[int],
         count: Callable[[str, int], None],
     ) -> None:
         self._parent = parent
         self._reports = reports
+        self._running = running
         self._privileged = privileged
         self._count = count
         self._listeners: list[socket.socket] = []
@@ -180,7 +187,17 @@ class Server:
                 await self._send(writer, self._not_served.reply(error, who))
 
     async def _pass_on_within_limits(self, message: Message, peer: Peer, writer: asyncio.StreamWriter) -> None:
-        now, user = time.monotonic(), peer.user_id
+        with self._within_limits(peer.user_id):
+            await self._pass_on(message, peer, writer)
+
+    @contextlib.contextmanager
+    def _within_limits(self, user: int) -> Iterator[None]:
+        """Count what is answered for a user meanwhile.
+
+        Raises:
+            SlurmEnergyError: he asks too often, or too much is being answered.
+        """
+        now = time.monotonic()
         if not self._rate.allows(user, now):
             raise PermissionRefused(f"more than {UNPRIVILEGED_PER_SECOND:g} requests a second from uid {user}")
         if not self._rate_of_all.allows(_ALL_USERS, now):
@@ -189,7 +206,7 @@ class Server:
             raise DaemonUnavailable("too many requests are being answered: try again later")
         self._open[user] += 1
         try:
-            await self._pass_on(message, peer, writer)
+            yield
         finally:
             self._open[user] -= 1
             if not self._open[user]:
@@ -211,6 +228,12 @@ class Server:
                 if raw.startswith(_NEWEST):
                     self._unknown.charge([(host, at_root)], NEWEST_SECONDS, time.monotonic())
                     await self._send(writer, await self._newest(raw, host, at_root))
+                    return
+                if raw.startswith(_OFFER):
+                    await self._send(writer, await self._offer(raw, host, at_root))
+                    return
+                if raw.startswith(_POWER):
+                    await self._send(writer, await self._power(raw, host, at_root))
                     return
                 accepted = await self._reports.accept(raw, at_root=at_root, host=host)
                 if accepted.wasted_seconds:
@@ -242,6 +265,33 @@ class Server:
         peer = Peer(process_id=0, user_id=_NODE, privileged=is_proven)
         parts = [part async for part in self._parent.ask(asked, peer)]
         reply = decode(b"".join(parts), MAX_DECIDE_BYTES)
+        return await self._reports.proven(reply, message.fields.get("nonce", ""), at_root=at_root)
+
+    async def _offer(self, raw: bytes, host: str, at_root: bool) -> Message:
+        """Return what this cluster offers to a user of another host, proven; he is authenticated before we are asked.
+
+        Whose word is not authenticated costs this process alone, and not for long (`UNKNOWN_SHARE`).
+        """
+        asked, wasted = await self._reports.asker(decode(raw, MAX_DECIDE_BYTES), at_root=at_root, host=host)
+        if isinstance(asked, WireError):
+            self._unknown.charge([(host, at_root)], wasted, time.monotonic())
+            raise asked
+        peer = Peer(process_id=0, user_id=asked.user_id, privileged=False)
+        message = Message("offer", {**asked.fields, "for_cluster": asked.cluster})
+        with self._within_limits(asked.user_id):
+            parts = [part async for part in self._parent.ask(message, peer)]
+        return await self._reports.offered(decode(b"".join(parts), MAX_DECIDE_BYTES), asked, at_root=at_root)
+
+    async def _power(self, raw: bytes, host: str, at_root: bool) -> Message:
+        """Return the clock that a running job may have, with a proof that the answer is ours."""
+        message = decode(raw, MAX_DECIDE_BYTES)
+        found, wasted = await self._reports.running_power(message, at_root=at_root, host=host)
+        if isinstance(found, WireError):
+            self._unknown.charge([(host, at_root)], wasted, time.monotonic())
+            raise found
+        order = self._running.answer(found)
+        self._count("clocks under a budget" if order.clock_mhz is not None else "clocks without a bound", 1)
+        reply = Message("ok", {"entry": encode_order(order)})
         return await self._reports.proven(reply, message.fields.get("nonce", ""), at_root=at_root)
 
     @contextlib.contextmanager

@@ -39,8 +39,15 @@ MAX_ITEMS = 250
 class SnapshotBegins:
     """A child's first frame: what is known from an earlier child is not built upon."""
 
-    reader_note: str = ""
-    """Why another reader is used than the configuration asks for; empty when it is that one."""
+
+@dataclass(frozen=True, slots=True)
+class ReaderInUse:
+    """How Slurm is read from now on."""
+
+    name: str
+    """pyslurm, slurmrestd or commands."""
+    note: str = ""
+    """Why it is not another one; empty where there is nothing to say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -87,11 +87,21 @@ def _daemon(document: Document) -> Iterator[Metric]:
         yield _gauge("snapshot_age_seconds", "Age of what is known of the cluster.", document["snapshot_age_seconds"])
         yield _gauge("jobs", "Jobs in Slurm's memory.", document["jobs"])
         yield _gauge("gpu_nodes", "Nodes with GPUs.", document["gpu_nodes"])
+    yield from _power(document.get("power"))
     yield _gauge("journal_waiting_entries", "Entries that are in memory only.", document["journal_waiting"])
     yield _gauge("journal_waiting_bytes", "Of the journal, not in the database yet.", document["journal_waiting_bytes"])
     dropped = CounterMetricFamily("slurm_energy_journal_dropped", "Decisions lost because the disk was full.")
     dropped.add_metric([], document["journal_dropped"])
     yield dropped
+
+
+def _power(power: Document | None) -> Iterator[Metric]:
+    if power is None:
+        return
+    if power["budget_watts"] is not None:
+        yield _gauge("power_budget_watts", "What GPUs of running jobs may draw together.", power["budget_watts"])
+    yield _gauge("running_gpu_watts", "What they draw, as far as nodes state it.", power["drawn_watts"])
+    yield _gauge("jobs_lowered", "Running jobs whose clock gives way to the power budget.", power["lowered"])
 
 
 def _decisions(counts: Document) -> Iterator[Metric]:

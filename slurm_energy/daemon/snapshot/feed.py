@@ -4,7 +4,14 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
-from slurm_energy.daemon.ipc.frames import JobsEnded, SnapshotBegins, SnapshotComplete, SnapshotPart, UserGroups
+from slurm_energy.daemon.ipc.frames import (
+    JobsEnded,
+    ReaderInUse,
+    SnapshotBegins,
+    SnapshotComplete,
+    SnapshotPart,
+    UserGroups,
+)
 from slurm_energy.daemon.snapshot.changes import SnapshotDifference
 from slurm_energy.daemon.state import DaemonState
 from slurm_energy.domain.cluster import ClusterSnapshot, ClusterState, JobState, NodeState, PartitionState, SwitchState
@@ -100,10 +107,10 @@ class SnapshotFeed:
         elif isinstance(frame, JobsEnded):
             ends = self._state.job_ends.ended(frame.jobs, *self._state.policies)
             self._state.counters["job ends passed on"] += ends
+        elif isinstance(frame, ReaderInUse):
+            self._state.reader, self._state.reader_note = frame.name, frame.note
         elif isinstance(frame, SnapshotBegins | SnapshotPart | SnapshotComplete):
             self.copy.take(frame)
-            if isinstance(frame, SnapshotBegins) and frame.reader_note:
-                self._state.reader_note = frame.reader_note
             if isinstance(frame, SnapshotPart):
                 self._user_names.update((job.user_id, job.user_name) for job in frame.jobs)
                 for job in frame.jobs:

@@ -15,15 +15,22 @@ from dataclasses import replace
 from slurm_energy.config import Config
 from slurm_energy.daemon.ipc.channel import receive, send
 from slurm_energy.daemon.ipc.children import connect_to_parent, set_up_logging, until_stopped
-from slurm_energy.daemon.ipc.frames import MAX_ITEMS, JobsEnded, SnapshotBegins, SnapshotComplete, UserGroups
+from slurm_energy.daemon.ipc.frames import (
+    MAX_ITEMS,
+    JobsEnded,
+    ReaderInUse,
+    SnapshotBegins,
+    SnapshotComplete,
+    UserGroups,
+)
 from slurm_energy.daemon.recorder.entries import JOBS_STREAM, JobsEntryLine, encode_entry
 from slurm_energy.daemon.recorder.journal import JournalWriter, journal_bytes, journal_directory
 from slurm_energy.daemon.snapshot.changes import JobChangeFinder, SnapshotDifference, UnstoredJobs
 from slurm_energy.domain.cluster import JobState, NodeSize, NodeState, waiting_gpus
 from slurm_energy.domain.ids import NodeName
 from slurm_energy.errors import SlurmError, SpoolError
-from slurm_energy.slurm.json_client import ClusterReading, CommandSettings, JsonReader, SlurmReader
-from slurm_energy.slurm.pyslurm_client import PyslurmReader, load_pyslurm
+from slurm_energy.slurm.json_client import ClusterReading, SlurmReader
+from slurm_energy.slurm.reader import ChosenReader, create_reader, pyslurm_is_tried
 
 logger = logging.getLogger(__name__)
 
@@ -138,17 +145,16 @@ class SnapshotLoop:
     def __init__(
         self,
         config: Config,
-        reader: SlurmReader,
+        reader: ChosenReader,
         journal: JournalWriter,
         connection: socket.socket,
-        reader_note: str = "",
     ) -> None:
         self._config = config
         self._reader = reader
         self._journal = journal
         self._journal_directory = journal_directory(config)
         self._connection = connection
-        self._reader_note = reader_note
+        self._in_use = ReaderInUse(reader.name, reader.note)
         self._difference = SnapshotDifference()
         self._history = JobChangeFinder()
         self._groups = GroupCache()
@@ -161,7 +167,8 @@ class SnapshotLoop:
 
     def run(self) -> None:
         """Refresh until the daemon is gone."""
-        send(self._connection, SnapshotBegins(reader_note=self._reader_note))
+        send(self._connection, SnapshotBegins())
+        send(self._connection, self._in_use)
         while True:
             began = time.monotonic()
             try:
@@ -178,6 +185,9 @@ class SnapshotLoop:
         began = time.monotonic()
         taken_at = time.time()
         reading = self._reader.read_cluster()
+        if self._in_use != (in_use := ReaderInUse(self._reader.name, self._reader.note)):
+            self._in_use = in_use
+            send(self._connection, in_use)
         for part in (*self._difference.parts(reading), *self._groups.frames(reading, taken_at)):
             send(self._connection, part)
         waiting = waiting_gpus(reading.jobs)
@@ -223,6 +233,9 @@ class SnapshotLoop:
         interval = self._config.daemon.snapshot_interval_seconds
         if self._failures:
             interval = min(interval * 2.0**self._failures, max(LONGEST_PAUSE_SECONDS, interval))
+        else:
+            slowest = max(interval, self._config.daemon.snapshot_max_age_seconds / 2)
+            interval = min(interval * self._reader.slowing(), slowest)
         interval *= random.uniform(0.95, 1.05)  # noqa: S311  # keeps several daemons from asking in step
         wait = max(0.0, began + interval - time.monotonic())
         readable, _, _ = select.select([self._connection], [], [], wait)
@@ -244,21 +257,9 @@ def main(argv: list[str] | None = None) -> int:
             config: Config = receive(connection)
             set_up_logging(config.daemon.log_level, "snapshot")
             journal = JournalWriter(journal_directory(config), JOBS_STREAM)
-            reader, note = create_reader(config)
-            SnapshotLoop(config, reader, journal, connection, note).run()
+            send(connection, ReaderInUse("pyslurm" if pyslurm_is_tried(config) else "commands"))
+            SnapshotLoop(config, create_reader(config), journal, connection).run()
         except SlurmError as error:
             logger.error("cluster cannot be read error=%s", error)
             return 1
     return 0
-
-
-def create_reader(config: Config) -> tuple[SlurmReader, str]:
-    """Return the reader that the configuration asks for; else Slurm's commands, and why."""
-    commands = JsonReader(CommandSettings.of(config))
-    if config.cluster.reader != "pyslurm":
-        return commands, ""
-    try:
-        return PyslurmReader(load_pyslurm(commands.slurm_version()), commands), ""
-    except SlurmError as error:
-        logger.warning("Slurm's commands are read reason=%s", error)
-        return commands, str(error)

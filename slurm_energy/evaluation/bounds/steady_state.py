@@ -70,11 +70,6 @@ class Bound:
         """Total power over load, infinite without load."""
         return self.watts / self.units_per_second if self.units_per_second else inf
 
-    @property
-    def job_joules_per_unit(self) -> float:
-        """The active part: energy of the devices that jobs hold, over the work."""
-        return self.job_watts / self.units_per_second if self.units_per_second else inf
-
 
 def steady_state_bound(
     world: World, load_units_per_second_by_kind: UnitsByKind, gpu_counts_by_kind: CountsByKind | None = None

@@ -70,10 +70,10 @@ class TransitionBatch(NamedTuple):
     """Rows of the batch that `following` belongs to, [moments of following]."""
 
 
-def scene(moments: Sequence[PackedMoment], device: torch.device = CPU) -> Scene:
-    """Return moments side by side, on a device."""
+def scene(moments: Sequence[PackedMoment], device: torch.device = CPU, *, links: bool = True) -> Scene:
+    """Return moments side by side, on a device; without links between devices for a network that reads none."""
     unpacked: Unpacked = {}
-    states = [moment.blocks(unpacked) for moment in moments]
+    states = [moment.blocks(unpacked, links=links) for moment in moments]
     blocks = [moment.block() for moment in moments]
     decision = on_device(batch_decisions(blocks, [state.top for state in states]), device)
     return Scene(
@@ -85,9 +85,11 @@ def scene(moments: Sequence[PackedMoment], device: torch.device = CPU) -> Scene:
     )
 
 
-def batch_of(transitions: Sequence[KeptTransition], device: torch.device = CPU) -> TransitionBatch:
-    """Return transitions side by side, on a device."""
-    now = scene([one.moment for one in transitions], device)
+def batch_of(
+    transitions: Sequence[KeptTransition], device: torch.device = CPU, *, links: bool = True
+) -> TransitionBatch:
+    """Return transitions side by side, on a device; see `scene`."""
+    now = scene([one.moment for one in transitions], device, links=links)
     counts = torch.bincount(now.option_job, minlength=now.num_jobs)
     first = counts.cumsum(0) - counts
     following = [(row, one.following) for row, one in enumerate(transitions) if one.following is not None]
@@ -98,7 +100,7 @@ def batch_of(transitions: Sequence[KeptTransition], device: torch.device = CPU) 
         reward=torch.tensor([one.reward for one in transitions], device=device),
         costs=torch.tensor([tuple(one.costs) for one in transitions], device=device),
         elapsed_seconds=torch.tensor([one.elapsed_seconds for one in transitions], device=device),
-        following=scene([moment for _, moment in following], device) if following else None,
+        following=scene([moment for _, moment in following], device, links=links) if following else None,
         continues=torch.tensor([row for row, _ in following], dtype=torch.int64, device=device),
     )
 

@@ -159,7 +159,8 @@ class SoftActorCritic:
 
     def _update(self) -> CriticFigures:
         """Draw a batch and take one step of critics, actor, temperature and targets."""
-        batch = batch_of(self._replay.sample(self._settings.batch_size), self._device)
+        drawn = self._replay.sample(self._settings.batch_size)
+        batch = batch_of(drawn, self._device, links=self._network.vector is None)
         target = self._target(batch)
         judged: Judged = self._critics(batch.now)
         first, second = judged.first[batch.taken], judged.second[batch.taken]

@@ -137,13 +137,16 @@ class PackedMoment(NamedTuple):
     decision: Record
     """Options with the masks of decision time."""
 
-    def blocks(self, unpacked: Unpacked) -> Blocks:
+    def blocks(self, unpacked: Unpacked, *, links: bool = True) -> Blocks:
         """Return the state.
 
         Args:
             unpacked: Grows by what had to be unpacked: moments of one batch share most of their records.
+            links: Whether those between devices are wanted, by far the largest part of a batch: some tens for each.
         """
         wiring, devices = _fields(_WIRING, self.wiring, unpacked), _fields(_DEVICES, self.devices, unpacked)
+        if not links:
+            wiring = {**wiring, "link_index": wiring["link_index"][:, :0], "link_x": wiring["link_x"][:0]}
         return Blocks(
             devices=DeviceBlock(**wiring, **devices),
             fabric=FabricBlock(**_fields(_FABRIC, self.fabric, unpacked)),

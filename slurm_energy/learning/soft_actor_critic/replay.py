@@ -101,10 +101,6 @@ class Replay:
             raise TrainingError("the replay is empty: nothing can be drawn from it")
         return [self._kept[index] for index in self._generator.integers(len(self._kept), size=count)]
 
-    def packed_bytes(self) -> int:
-        """Return the size of all compressed records, each counted once."""
-        return sum(len(record.packed) for record in self._distinct_records())
-
     def state(self) -> dict[str, Any]:
         """Return all that is kept, as tensors."""
         moments: dict[int, tuple[int, PackedMoment]] = {}

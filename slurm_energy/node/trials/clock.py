@@ -178,7 +178,8 @@ def end_late_trial(context: HookContext, job: ActiveJob, machine: Machine) -> bo
     done, default = True, _default_is_due(context, job)
     for gpu in now.gpus:
         device = machine.gpus.get(gpu.uuid)
-        if device is None or gpu.trial_bound is None or gpu.uuid in context.spool.shared_uuids(job.job_id):
+        is_lowered = gpu.trial_bound is not None or now.follows_budget
+        if device is None or not is_lowered or gpu.uuid in context.spool.shared_uuids(job.job_id):
             continue
         clock = None if default else gpu.target_clock_mhz
         if clock is None:

@@ -1,8 +1,6 @@
 """Keeping a power budget: start clocks that fit under it, and clocks of running jobs that follow it."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
 from math import inf, isfinite
 from random import Random
 from typing import NamedTuple
@@ -11,56 +9,9 @@ import numpy as np
 
 from slurm_energy.policy.jobs import EndedJob, WaitingJob
 from slurm_energy.policy.placement import Capabilities, Capability, ClusterView, OptionTable, Placement, PlacementRule
+from slurm_energy.policy.rules.running_clocks import CappedJob, Ladder, lower_clocks, raise_clocks
 from slurm_energy.policy.rules.settings import CAP_INTERVAL_SECONDS, CAP_MARGIN
 from slurm_energy.policy.rules.tables import PlaceClocks, Prepared, active_joules
-
-_Step = tuple[float, int, int]
-"""Order, index of the job, clock it would go to."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ladder:
-    """The clocks of one place and count, as a cap sees them."""
-
-    watts: Sequence[float]
-    """Of the whole allocation, by clock."""
-    speed: Sequence[float]
-    """Devices x speed relative to the default clock, by clock."""
-    free_watts: float
-    """Of the same devices when they are free."""
-    relative_clocks: Sequence[float]
-
-    highest: int
-    """The default clock."""
-    efficient: int
-    """The clock of the least active joules per unit: below it a watt does less work."""
-
-    def added_watts(self, clock: int) -> float:
-        """Return what a start at a clock adds to the cluster's power."""
-        return self.watts[clock] - self.free_watts
-
-    def highest_under(self, cap: float, lowest: int) -> int:
-        """Return the highest clock up to a relative clock, `lowest` when there is none from there up."""
-        clock = self.highest
-        while clock > lowest and self.relative_clocks[clock] > cap:
-            clock -= 1
-        return clock
-
-
-@dataclass(slots=True, kw_only=True)
-class CappedJob:
-    """A running job and where its clock may move."""
-
-    job_id: int
-    ladder: Ladder
-    lowest: int
-    """Least clock that the job's own bounds allowed when it started."""
-    clock: int
-    """The present one."""
-
-    def saved_watts(self, clock: int) -> float:
-        """Return what the job draws less at another clock; negative for more."""
-        return self.ladder.watts[self.clock] - self.ladder.watts[clock]
 
 
 class _Wanted(NamedTuple):
@@ -248,53 +199,11 @@ class CapGreedyRule(CapRule):
 
     def lower(self, jobs: list[CappedJob], over_watts: float) -> None:
         """Take steps down, the best first, until enough is saved."""
-        steps = [step for index, job in enumerate(jobs) if (step := _down(index, job)) is not None]
-        heapify(steps)
-        while steps and over_watts > 0.0:
-            _, index, clock = heappop(steps)
-            job = jobs[index]
-            over_watts -= job.saved_watts(clock)
-            job.clock = clock
-            following = _down(index, job)
-            if following is not None:
-                heappush(steps, following)
+        lower_clocks(jobs, over_watts)
 
     def raise_clocks(self, jobs: list[CappedJob], spare_watts: float) -> None:
         """Take steps up, the most speed per watt first, as long as each fits."""
-        steps = [step for index, job in enumerate(jobs) if (step := _up(index, job)) is not None]
-        heapify(steps)
-        while steps:
-            _, index, clock = heappop(steps)
-            job = jobs[index]
-            added = -job.saved_watts(clock)
-            if added > spare_watts:
-                continue
-            spare_watts -= added
-            job.clock = clock
-            following = _up(index, job)
-            if following is not None:
-                heappush(steps, following)
-
-
-def _down(index: int, job: CappedJob) -> _Step | None:
-    """Return the step to the next lower clock that draws less, None when there is none."""
-    watts, speed = job.ladder.watts, job.ladder.speed
-    for clock in range(job.clock - 1, job.lowest - 1, -1):
-        saved = watts[job.clock] - watts[clock]
-        if saved > 0.0:
-            lost = speed[job.clock] - speed[clock]
-            return (-saved / lost if lost > 0.0 else -inf, index, clock)
-    return None
-
-
-def _up(index: int, job: CappedJob) -> _Step | None:
-    """Return the step to the next higher clock that is faster, None when there is none."""
-    watts, speed = job.ladder.watts, job.ladder.speed
-    for clock in range(job.clock + 1, job.ladder.highest + 1):
-        gained = speed[clock] - speed[job.clock]
-        if gained > 0.0:
-            return ((watts[clock] - watts[job.clock]) / gained, index, clock)
-    return None
+        raise_clocks(jobs, spare_watts)
 
 
 class CapUniformRule(CapRule):

@@ -118,6 +118,17 @@ SHARE = Setting(
     name="share", default=0, low=0, high=1, whole=True, meaning="1 lets a job share a GPU with a running one"
 )
 TIME_PRICE = Setting(name="V", default=20.0, low=0.0, high=1e6, meaning="price of time, W")
+GOGH = (
+    Setting(name="jobs", default=24.0, low=1.0, high=200.0, meaning="most waiting jobs that are planned together"),
+    Setting(
+        name="min_speed",
+        default=0.85,
+        low=0.0,
+        high=2.0,
+        meaning="what two jobs on a GPU each keep of their speed at least; above 1: none share",
+    ),
+    Setting(name="seconds", default=0.2, low=0.01, high=60.0, meaning="time of one search, s"),
+)
 CAP = (
     Setting(
         name="interval",

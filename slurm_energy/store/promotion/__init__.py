@@ -301,11 +301,6 @@ def record_assignments(
     )
 
 
-def assignment_of(session: Session, decision_id: str) -> PolicyAssignmentRow | None:
-    """Return which policy decided a decision; None where no candidate had part in it."""
-    return session.get(PolicyAssignmentRow, decision_id)
-
-
 def earlier_champions(session: Session, cluster: ClusterName, candidate_id: str) -> Iterator[str]:
     """Yield the retired candidates that are active again when a champion is taken back: the one before it, and so on.
 

@@ -31,7 +31,8 @@ from slurm_energy.policy.guard import Guard
 from slurm_energy.policy.jobs import EndedJob
 from slurm_energy.policy.oracle import OraclePolicy
 from slurm_energy.policy.registry import create_policy
-from slurm_energy.slurm.json_client import ClusterReading
+from slurm_energy.slurm.json_client import ClusterReading, SlurmReader
+from slurm_energy.slurm.reader import ChosenReader
 
 
 def ended(number: int, *, ran: float = 100.0, **changes: Any) -> JobState:
@@ -48,6 +49,11 @@ def ended(number: int, *, ran: float = 100.0, **changes: Any) -> JobState:
         "gpu_count": 2,
     }
     return JobState(job_id=JobId(number), **{**values, **changes})
+
+
+def alone(reader: SlurmReader) -> ChosenReader:
+    """Return a reader for the snapshot child that never falls back."""
+    return ChosenReader("commands", reader, reader)
 
 
 class Listener(OraclePolicy):
@@ -175,7 +181,7 @@ def test_the_snapshot_child_sends_the_ends_that_it_records_and_the_feed_passes_t
     here, there = socket.socketpair()
     with here, there:
         queue = Queue((running,), (ended(1),), (ended(1),), (replace(ended(1), exit_code=9),))
-        loop = SnapshotLoop(config, queue, JournalWriter(tmp_path, "jobs"), there)
+        loop = SnapshotLoop(config, alone(queue), JournalWriter(tmp_path, "jobs"), there)
         policy = Listener()
         daemon = SimpleNamespace(
             config=config,
@@ -213,7 +219,7 @@ def test_the_snapshot_child_journals_the_size_of_a_node_once_and_when_it_changes
 
     here, there = socket.socketpair()
     with here, there:
-        loop = SnapshotLoop(config, Nodes(), JournalWriter(tmp_path, "jobs"), there)
+        loop = SnapshotLoop(config, alone(Nodes()), JournalWriter(tmp_path, "jobs"), there)
         while readings:
             loop._refresh()
     entries = [decode_entry(line.text) for line in JournalReader(tmp_path, "jobs").read(10)]

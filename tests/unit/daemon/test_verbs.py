@@ -159,7 +159,7 @@ def test_ping_tells_how_the_process_of_a_learned_policy_is(desk: Desk) -> None:
 
 
 def test_an_unknown_verb_is_refused_with_the_known_ones(desk: Desk) -> None:
-    with pytest.raises(WireError, match="decide, reused, preview, query, newest, ping"):
+    with pytest.raises(WireError, match="decide, reused, preview, offer, query, newest, ping"):
         desk.ask("report", ROOT)
 
 

@@ -61,7 +61,7 @@ def test_who_runs_what_at_the_bound() -> None:
     shares = {run.pool: run.units_per_second / LOAD for run in bound.runs}
     assert settings == {"me-central": (1, 0.8), "ap-southeast": (1, 0.7), "eu-west": (1, 0.7)}
     assert shares == pytest.approx({"me-central": 0.782, "ap-southeast": 0.160, "eu-west": 0.058}, abs=5e-4)
-    assert bound.job_joules_per_unit == pytest.approx(6.846, abs=5e-4)
+    assert bound.job_watts / bound.units_per_second == pytest.approx(6.846, abs=5e-4)
     assert bound.busy_gpus == pytest.approx(675, abs=0.5)
     assert bound.watts == pytest.approx(73_500, abs=50)
     assert bound.base_watts == pytest.approx(21_152)
@@ -81,7 +81,7 @@ def test_free_gpus_without_power_leave_the_jobs_own_energy() -> None:
     shares: dict[str, float] = {}
     for run in bound.runs:
         shares[run.pool] = shares.get(run.pool, 0.0) + run.units_per_second / LOAD
-    assert bound.joules_per_unit == pytest.approx(6.789, abs=5e-4) == bound.job_joules_per_unit
+    assert bound.joules_per_unit == pytest.approx(6.789, abs=5e-4) == bound.job_watts / bound.units_per_second
     assert shares == pytest.approx({"me-central": 0.819, "ap-southeast": 0.181}, abs=5e-4)
 
 

@@ -42,6 +42,22 @@ def of(features: tuple[Any, ...], name: str, rows: NDArray[np.float32]) -> list[
     return entries
 
 
+def test_links_are_the_same_arrays_while_none_of_them_changes_and_right_once_one_does() -> None:
+    first, second = make_node("n1", gpu_link=GpuLink(kind="nvlink")), make_node("n2", count=2, partition="q")
+    graph = graph_of(make_snapshot((first, second), (), PARTITIONS))
+    before = graph.device_block(graph.node_slots)
+    busy = make_snapshot((first, second), (make_job(1, running_on="n1", gpus=2),), PARTITIONS)
+    graph.update(busy)
+    after_start = graph.device_block(graph.node_slots)
+    assert after_start.link_index is before.link_index and after_start.link_x is before.link_x
+    assert of(GPU, "is_allocated", after_start.gpu_x) != of(GPU, "is_allocated", before.gpu_x)
+    changed = make_snapshot((first, make_node("n2", count=3, partition="q")), (), PARTITIONS)
+    graph.update(changed)
+    assert_as_fresh(graph, changed)
+    alone = graph.device_block(graph.node_slots[:1])
+    assert alone.link_index.shape == (2, 12) and len(alone.gpu_node) == 4
+
+
 def test_a_small_cluster_becomes_blocks_that_fit_together() -> None:
     nodes = (make_node("n1", gpu_link=GpuLink(kind="nvlink")), make_node("n2", count=2, partition="q"))
     jobs = (make_job(1, running_on="n1", gpus=2), make_job(2), make_job(3, dependencies=after(1)))

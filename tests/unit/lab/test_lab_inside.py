@@ -34,13 +34,6 @@ def test_stranger_with_the_labs_process_number_is_not_taken_for_the_lab(tmp_path
     assert not inside.is_init_of(2**22 + 1, tmp_path)
 
 
-def test_own_process_is_among_those_of_its_pid_namespace() -> None:
-    namespace = str(Path("/proc/self/ns/pid").readlink())
-
-    assert os.getpid() in inside.processes_of(namespace)
-    assert inside.processes_of("pid:[1]") == []
-
-
 def test_user_gets_a_fresh_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET_OF_THE_CALLER", "1")
 

@@ -7,7 +7,8 @@ import torch
 from torch.nn import Parameter
 
 from slurm_energy.errors import ConfigError, TrainingError
-from slurm_energy.learning.ranks import Ranks, Rendezvous, joined, rendezvous
+from slurm_energy.learning.ranks import Ranks, joined
+from slurm_energy.rendezvous import Rendezvous, rendezvous
 
 STEP = {
     "SLURM_PROCID": "2",

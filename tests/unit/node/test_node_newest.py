@@ -20,7 +20,7 @@ from slurm_energy.node.hooks import run_prolog
 from slurm_energy.node.newest import entry_of_job, newest_entry
 from slurm_energy.node.settings import HookSettings
 from slurm_energy.wire import authentication
-from slurm_energy.wire.authentication import ReplayGuard, check_newest, newest_mac, prove_newest, verify
+from slurm_energy.wire.authentication import ReplayGuard, answer_mac, check_answer, prove_answer, verify
 from slurm_energy.wire.codec import Message, decode, encode
 
 KEY = b"k" * 40
@@ -51,7 +51,7 @@ class Answering:
                 self.asked.append(decode(raw))
                 fields = {"entry": self.entry or ""}
                 if self._key is not None:
-                    fields["mac"] = newest_mac(self._key, self.asked[-1].fields["nonce"], fields["entry"])
+                    fields["mac"] = answer_mac("newest", self._key, self.asked[-1].fields["nonce"], fields["entry"])
                 if self.entry is not None:
                     connection.sendall(encode(Message("ok", fields)))
 
@@ -169,8 +169,8 @@ class Munge:
         self.user_id = 0
         monkeypatch.setattr(authentication, "_run", self._run)
 
-    def _run(self, tool: str, stdin: bytes, seconds: float = 10.0) -> bytes:
-        assert 0.0 < seconds <= 10.0
+    def _run(self, tool: str, stdin: bytes, seconds: float = 10.0, options: tuple[str, ...] = ()) -> bytes:
+        assert 0.0 < seconds <= 10.0 and not options
         if tool == "munge":
             return b"MUNGE:" + b64encode(b"%d " % self.user_id + stdin) + b":"
         user_id, _, body = b64decode(stdin[6:-1]).partition(b" ")
@@ -184,11 +184,11 @@ def test_under_munge_an_answer_counts_only_with_the_daemons_credential(
     munge, own = Munge(monkeypatch), carried()
     munge.user_id = user_id
     newer = replace(own, clocks_mhz=dict.fromkeys(own.clocks_mhz, 1200))
-    reply = Message("ok", {"entry": newer.encode(), **prove_newest("n" * 32, newer.encode(), None)})
+    reply = Message("ok", {"entry": newer.encode(), **prove_answer("newest", "n" * 32, newer.encode(), None)})
     if is_taken:
-        assert check_newest(reply, "n" * 32, None, {0, 64030}, tool_seconds=1.0) == newer.encode()
+        assert check_answer("newest", reply, "n" * 32, None, {0, 64030}, tool_seconds=1.0) == newer.encode()
     with pytest.raises(AuthenticationError, match="another question" if is_taken else "not from the daemon"):
-        check_newest(reply, "m" * 32, None, {0, 64030}, tool_seconds=1.0)
+        check_answer("newest", reply, "m" * 32, None, {0, 64030}, tool_seconds=1.0)
 
 
 def test_whoever_listens_at_the_daemons_port_without_a_credential_sets_no_clock(
@@ -209,7 +209,7 @@ def test_a_name_that_is_looked_up_for_ever_costs_no_more_than_the_time_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hanging = threading.Event()
-    monkeypatch.setattr(newest, "_ask", lambda *given: hanging.wait(300.0))
+    monkeypatch.setattr(newest, "ask_daemon", lambda *given: hanging.wait(300.0))
     began = time.monotonic()
     found, events = fetched(Bench(tmp_path), "controller.example:8470", carried())
     hanging.set()

@@ -9,6 +9,7 @@ from slurm_energy.domain.cluster import SwitchState
 from slurm_energy.domain.ids import JobId
 from slurm_energy.errors import SlurmError
 from slurm_energy.slurm.json_client import CommandSettings, JsonReader, command_environment
+from slurm_energy.slurm.reader import LOAD_SECONDS, ChosenReader
 
 DATA = Path(__file__).parents[2] / "data" / "slurm"
 PARTITIONS = "PartitionName=a100 Default=YES MaxTime=01:00:00 State=UP\n"
@@ -165,3 +166,34 @@ def test_real_answers_are_what_the_commands_print(tmp_path: Path) -> None:
     document = json.loads((DATA / "squeue-22.05-running.json").read_text())
     jobs = commands(tmp_path).read_cluster().jobs
     assert {job.job_id for job in jobs} == {row["job_id"] for row in document["jobs"]}
+
+
+SDIAG = "Server thread count:  %s\nRPC queue enabled:    0\nAgent queue size:     0\n"
+
+
+@pytest.mark.parametrize(("said", "threads"), [(SDIAG % "70", 70), (SDIAG % "3 (max 256)", 3), ("", None)])
+def test_sdiag_says_how_many_requests_slurmctld_is_at(tmp_path: Path, said: str, threads: int | None) -> None:
+    assert commands(tmp_path, sdiag=f"cat <<'END'\n{said}\nEND").server_threads() == threads
+
+
+def test_without_an_answer_of_sdiag_no_load_is_known(tmp_path: Path) -> None:
+    assert commands(tmp_path, sdiag="exit 1").server_threads() is None
+
+
+@pytest.mark.parametrize(
+    ("threads", "slowing"), [(None, 1.0), (63, 1.0), (64, 2.0), (127, 2.0), (128, 4.0), (256, 4.0)]
+)
+def test_a_busy_slurmctld_is_read_more_rarely_and_asked_for_its_load_once_a_minute(
+    tmp_path: Path, threads: int | None, slowing: float
+) -> None:
+    clock, asked = Clock(), []
+
+    def load() -> int | None:
+        asked.append(clock.seconds)
+        return threads
+
+    own = commands(tmp_path)
+    reader = ChosenReader("commands", own, own, clock=clock, threads=load)
+    for clock.seconds in (0.0, 30.0, LOAD_SECONDS):
+        assert reader.slowing() == slowing
+    assert asked == [0.0, LOAD_SECONDS]

@@ -11,10 +11,12 @@ from seen_moments import make_step, scene_of, seen_moment, seen_steps
 
 from slurm_energy.errors import ConfigError, TrainingError
 from slurm_energy.learning.experience import Costs, DecisionMoment
-from slurm_energy.learning.soft_actor_critic.critics import batch_of
+from slurm_energy.learning.soft_actor_critic.critics import answers, batch_of, scene
 from slurm_energy.learning.soft_actor_critic.records import Record, RecordPool, pack
 from slurm_energy.learning.soft_actor_critic.replay import Replay
 from slurm_energy.learning.soft_actor_critic.settings import SoftActorCriticSettings
+from slurm_energy.policy.gnn.configuration import NetworkConfig
+from slurm_energy.policy.gnn.network import create_network
 
 
 def filled(capacity: int = 100, seed: int = 3) -> Replay:
@@ -42,6 +44,10 @@ def same(block: Any, other: Any) -> None:
             np.testing.assert_allclose(theirs, mine, rtol=1e-3, atol=1e-6)
         else:
             np.testing.assert_array_equal(theirs, mine)
+
+
+def packed_bytes(replay: Replay) -> int:
+    return sum(len(record.packed) for record in replay._distinct_records())
 
 
 def test_a_packed_moment_is_what_was_seen() -> None:
@@ -150,7 +156,7 @@ def test_a_replay_of_the_paper_s_size_holds_the_newest_and_nothing_of_those_befo
     assert all(extra <= one.reward < extra + settings.capacity for one in drawn)
     few = Replay(len(others), 0)
     few.add(make_step(moment, 0) for moment in others)
-    assert replay.packed_bytes() == few.packed_bytes()
+    assert packed_bytes(replay) == packed_bytes(few)
     assert len(replay._pool) == len(few._pool)
 
 
@@ -175,7 +181,7 @@ def test_a_restored_replay_draws_the_same_and_goes_on_the_same() -> None:
     for replay in (first, second):
         replay.add([make_step(seen_moment(number), 1, following=seen_moment(number + 1)) for number in range(3)])
     assert len(first) == len(second) == 20
-    assert first.packed_bytes() == second.packed_bytes()
+    assert packed_bytes(first) == packed_bytes(second)
     mine, theirs = batch_of(first.sample(60)), batch_of(second.sample(60))
     assert not bool(mine.starts.all())
     for name in ("taken", "starts", "reward", "costs", "elapsed_seconds", "continues"):
@@ -227,3 +233,15 @@ def test_moments_side_by_side_have_their_own_options() -> None:
     counts = [len(moment.decision.option_open) for moment in moments]
     assert torch.bincount(found.option_job).tolist() == counts
     assert found.num_jobs == 3
+
+
+def test_a_network_that_reads_no_links_answers_alike_without_them() -> None:
+    config = NetworkConfig(hierarchy="vector", attention="none", hidden=24, quantiles=8)
+    vector = create_network(config, 1).eval()
+    pool = RecordPool()
+    moments = [pack(seen_moment(number), pool) for number in (0, 5, 9)]
+    whole, bare = scene(moments), scene(moments, links=False)
+    assert len(whole.blocks.devices.link_x) > 0 and len(bare.blocks.devices.link_x) == 0
+    with torch.no_grad():
+        (_, with_links), (_, without) = (answers(vector, one, critics=True) for one in (whole, bare))
+    assert torch.equal(with_links.options.log_prob, without.options.log_prob)

@@ -28,6 +28,7 @@ ARENA = [
     "price",
     "adaptive-price",
     "total-cost",
+    "gogh",
     "cap-uniform",
     "cap-greedy",
     "edp",

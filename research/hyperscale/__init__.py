@@ -1,0 +1,1 @@
+"""Figures of training over unequal devices."""

@@ -1,0 +1,1 @@
+"""Graph networks trained over unequal GPUs: read, partition, fuse, allocate, train."""
