@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from hook_node import HookNode, wait_until
 
 from slurm_energy.device.power import IpmiPower, PowerReading, RedfishPower
+from slurm_energy.domain.ids import JobId
 from slurm_energy.errors import DeviceError
 
 GOOD = json.dumps({"PowerControl": [{"PowerConsumedWatts": 431, "PowerMetrics": {"IntervalInMin": 1}}]})
@@ -123,3 +125,28 @@ def test_an_answer_that_is_none_gives_a_reason_in_time(controller: tuple[str, ty
     with pytest.raises(DeviceError, match="redfish"):
         RedfishPower(url=f"{url}{path}", deadline_seconds=1.0).read()
     assert [asked for asked, _ in kind.asked] == [path]
+
+
+def test_a_sampler_takes_the_nodes_power_less_its_gpus_and_its_report_says_of_what(tmp_path: Path) -> None:
+    said = 'echo "  Instantaneous power reading:  2000 Watts"; echo "  Sampling period:  00000001 Seconds."'
+    node = HookNode(tmp_path, time_scale=1.0)
+    node.configure(host_power="ipmi", ipmi_tool=tool(tmp_path, said), power_interval_seconds=1.0)
+    try:
+        node.prolog(7, "0")
+        wait_until(lambda: (covered_seconds(node) or 0.0) > 1.0)
+        node.epilog(7, "0")
+        (report,) = node.reports()
+        gpus = sum(gpu.reading().power_watts for gpu in node.gpus.gpus)
+    finally:
+        node.end_samplers()
+    assert "host: power of the node by ipmi, over 1 s, less its GPUs" in report.events
+    host = report.host
+    assert host is not None and host.node_joules is not None and host.meter_id is not None
+    assert host.node_joules / host.coverage_seconds == pytest.approx(2000.0 - gpus, rel=0.01)
+
+
+def covered_seconds(node: HookNode) -> float | None:
+    """Return over what time the sampler has the node's power, by its last heartbeat."""
+    job = node.spool.read_state(JobId(7))
+    heartbeat = None if job is None else node.spool.read_heartbeat(job)
+    return None if heartbeat is None or heartbeat.host is None else heartbeat.host.sampled_seconds

@@ -84,6 +84,7 @@ def test_parts_of_jobs_with_and_without_gpus_and_the_rest_are_the_nodes_count(ow
     assert row.host.joules == pytest.approx(25_000.0 + 50_000.0 + 100_000.0)
     assert row.host.joules is not None
     assert row.host_in_no_job_joules == report.total.host_in_no_job_joules
+    assert (row.gpu.readings, row.gpu.unknown_readings) == (2, 0)
     assert (row.host.joules or 0.0) + (row.host_in_no_job_joules or 0.0) == pytest.approx(WATTS * 4000.0)
 
 
