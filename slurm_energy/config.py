@@ -290,6 +290,18 @@ class NodeConfig:
         "Background power samples during jobs: for GPUs without counter, for cross-checks, heartbeats and rescue.",
     )
     sample_interval_seconds: float = setting(1.0, "Time between two samples.", 0.05, 60.0)
+    host_power: Literal["rapl", "auto", "hwmon", "ipmi", "redfish"] = setting(
+        "rapl",
+        "Where host energy comes from: counters of the processors; or power of the node less its GPUs, read by "
+        "samplers; auto: the first of these that the node has.",
+    )
+    power_interval_seconds: float = setting(10.0, "Time between two readings of such a power.", 1.0, 300.0)
+    ipmi_tool: str = setting("/usr/bin/ipmitool", "Program that is asked for `dcmi power reading`.")
+    redfish_url: str = setting("", "Resource with the node's power, https://BMC/redfish/v1/Chassis/ID/Power.")
+    redfish_credentials_path: str = setting(
+        "/etc/slurm-energy/redfish", "File of root's alone with USER:PASSWORD for it; empty: none."
+    )
+    redfish_ca_path: str = setting("", "Certificates that the controller's is held against; empty: the system's.")
     cpu_jobs: bool = setting(
         False,
         "Whether prolog and epilog read the processors' counters for jobs without GPUs too, which are not touched "

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from slurm_energy.device.rapl import POWERCAP_ROOT, RaplReading, read_rapl, total_difference
-from slurm_energy.errors import DeviceError, SpoolError, WireError
+from slurm_energy.errors import DeviceError, DeviceNotSupported, SpoolError, WireError
 from slurm_energy.files import locked, make_private, read_whole, write_atomically
 from slurm_energy.node.context import HookContext
 from slurm_energy.node.state import MeterReading, decode_reading, encode_reading
@@ -36,6 +36,8 @@ def read_meter(context: HookContext) -> MeterReading:
         DeviceError: the counters are not there, or cannot be read.
         SpoolError: the count cannot be kept.
     """
+    if context.settings.node.host_power not in {"rapl", "auto"}:
+        raise DeviceNotSupported(f"node.host_power is {context.settings.node.host_power}, which only samplers follow")
     folder = context.settings.run_directory or context.spool.root
     make_private(folder)
     path = folder / "host.meter"

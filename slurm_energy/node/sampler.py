@@ -1,7 +1,7 @@
 """Beside a job: integrate power, note clocks, leave heartbeats, and rescue a slowed job from its time limit."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from slurm_energy.device.gpu import Gpu, restore_settings
 from slurm_energy.domain.ids import GpuUuid, JobId
-from slurm_energy.errors import SpoolError
+from slurm_energy.errors import DeviceError, SpoolError
 from slurm_energy.node.context import HookContext, reach_gpus
-from slurm_energy.node.energy import GpuSamples, Heartbeat
+from slurm_energy.node.energy import GpuSamples, Heartbeat, HostSamples
 from slurm_energy.node.processes import PROC, ProcessIdentity, read_identity, write_identity
 from slurm_energy.node.samples import GpuHolders, SamplerState, add_counter, add_host, add_power, add_use
 from slurm_energy.node.state import ActiveJob
@@ -55,6 +55,7 @@ def run_sampler(context: HookContext, job_id: JobId, sleep: Sleep, proc: Path = 
         gpus = {uuid: machine.gpus[uuid] for uuid in job.uuids if uuid in machine.gpus}
         steps = StepWatch(job_id, proc, job.sluid)
         state.counter = _step_counter(context, job)
+        _follow_power(context, state, machine.gpus.values())
         if any(gpu.trial_bound is not None for gpu in job.gpus):
             from slurm_energy.node.trials.run import make_trials  # noqa: PLC0415  # few jobs have any
 
@@ -126,6 +127,20 @@ def take_sample(
     if count_counter and context.monotonic() - state.beat_seconds >= HEARTBEAT_SECONDS:
         state.beat_seconds = context.monotonic()
         _write_heartbeat(context, state, durable=True)
+
+
+def _follow_power(context: HookContext, state: SamplerState, gpus: Iterable[Gpu]) -> None:
+    """Take the node's power for its host, where the site chose one."""
+    if context.settings.node.host_power == "rapl":
+        return
+    from slurm_energy.node.host_power import HostPower, find_reader  # noqa: PLC0415  # few nodes have no counter
+
+    try:
+        reader = find_reader(context)
+    except DeviceError as error:
+        state.heartbeat.host = HostSamples(problem=str(error))
+        return
+    state.host_power = None if reader is None else HostPower(context, reader, gpus)
 
 
 def _step_counter(context: HookContext, job: ActiveJob) -> StepCounter | None:

@@ -16,6 +16,7 @@ from slurm_energy.node.state import ActiveJob, MeterReading
 from slurm_energy.node.trials.progress_file import StepCounter
 
 if TYPE_CHECKING:
+    from slurm_energy.node.host_power import HostPower
     from slurm_energy.node.power_budget import BudgetFollower
     from slurm_energy.node.trials.run import TrialRun
 
@@ -71,6 +72,8 @@ class SamplerState:
     heartbeat: Heartbeat
     last: dict[GpuUuid, _Last] = field(default_factory=dict)
     last_meter: MeterReading | None = None
+    host_power: "HostPower | None" = None
+    """The node's power, where host energy comes from one; None: the processors' counters."""
     ticks: int = 0
     beat_seconds: float = 0.0
     devices_checked: bool = False
@@ -156,9 +159,14 @@ def add_host(context: HookContext, state: SamplerState, jobs: int) -> None:
     if host is None:
         host = state.heartbeat.host = HostSamples()
     try:
-        reading = read_meter(context)
+        reading = read_meter(context) if state.host_power is None else state.host_power.look()
     except (DeviceError, SpoolError) as error:
         host.problem = str(error)
+        return
+    if state.host_power is not None:
+        events = state.heartbeat.events
+        events.extend(text for text in state.host_power.said if text not in events)
+    if reading is None:
         return
     before, state.last_meter = state.last_meter, reading
     if before is None:

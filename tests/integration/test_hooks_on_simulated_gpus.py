@@ -388,6 +388,20 @@ def test_job_without_gpus_takes_no_time_and_writes_nothing(node: HookNode) -> No
     assert not node.spool.root.exists() and not node.log.exists()
 
 
+def test_job_without_gpus_has_a_report_of_its_host_where_the_hook_script_says_so(node: HookNode) -> None:
+    environment = {key: value for key, value in node.environment(7, "").items() if value}
+    environment["SLURM_ENERGY_NODE_CPU_JOBS"] = "true"
+    assert node.run("prolog", environment).returncode == 0
+    assert node.spool.read_state(JobId(7)) is not None
+    del environment["SLURM_ENERGY_NODE_CPU_JOBS"]  # an epilog finds its job by itself
+    assert node.run("epilog", environment).returncode == 0
+    (report,) = node.reports()
+    assert report.gpus == () and report.host is not None
+    counted = any(Path("/sys/class/powercap").glob("intel-rapl:*/energy_uj"))
+    assert (report.host.joules is not None) == counted
+    assert list(node.spool.active.iterdir()) == []
+
+
 def test_reports_reach_a_daemon_by_the_wire(node: HookNode) -> None:
     from slurm_energy.wire.authentication import ReplayGuard, verify
     from slurm_energy.wire.codec import Message, decode, encode

@@ -84,7 +84,8 @@ def test_parts_of_jobs_with_and_without_gpus_and_the_rest_are_the_nodes_count(ow
     assert row.host.joules == pytest.approx(25_000.0 + 50_000.0 + 100_000.0)
     assert row.host.joules is not None
     assert row.host_in_no_job_joules == report.total.host_in_no_job_joules
-    assert row.host.joules + (row.host_in_no_job_joules or 0.0) == pytest.approx(WATTS * 4000.0)
+    assert (row.gpu.readings, row.gpu.unknown_readings) == (2, 0)
+    assert (row.host.joules or 0.0) + (row.host_in_no_job_joules or 0.0) == pytest.approx(WATTS * 4000.0)
 
 
 @pytest.mark.parametrize("edges", [[0.0, 5000.0], [0.0, 1200.0, 5000.0], [0.0, 700.0, 1500.5, 2000.0, 3500.0, 5000.0]])

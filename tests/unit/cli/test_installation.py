@@ -13,7 +13,7 @@ from slurm_energy.cli.installing.plan import Installation
 from slurm_energy.cli.installing.roles import InstallOptions, with_site_facts
 from slurm_energy.cli.main import cli
 from slurm_energy.cli.site import read_slurm_conf
-from slurm_energy.config import Config, load_config, parse_config
+from slurm_energy.config import Config, NodeConfig, load_config, parse_config
 
 
 @pytest.fixture
@@ -194,6 +194,13 @@ def test_the_hook_runs_under_the_chosen_interpreter(root: Path) -> None:
     hook = planned(root, roles=("node",))["/bin/tru_"]
     assert "@PYTHON@" not in hook
     assert "'/opt/venv/bin/python' -I" in hook
+
+
+def test_the_hook_looks_at_jobs_without_gpus_only_where_the_site_wants_it(root: Path) -> None:
+    config = Config(node=NodeConfig(cpu_jobs=True))
+    first, second, *_ = planned(root, config, roles=("node",))["/bin/tru_"].splitlines()
+    assert (first, second) == ("#!/bin/sh", "export SLURM_ENERGY_NODE_CPU_JOBS=true")
+    assert "CPU_JOBS" not in planned(root, roles=("node",))["/bin/tru_"]
 
 
 def test_cron_takes_the_place_of_the_timers(root: Path) -> None:
