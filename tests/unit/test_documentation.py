@@ -35,7 +35,9 @@ def unknown_words(text: str) -> Iterator[str]:
     command: click.Command = cli
     words = iter(text.partition("  #")[0].split())
     for word in words:
-        with click.Context(command) as context:
+        # As it is run: click keeps a command's own --help as the first context asks for it, for every page after it.
+        above = None if command is cli else click.Context(cli, **cli.context_settings)
+        with click.Context(command, parent=above, **command.context_settings) as context:
             options = {name for param in command.get_params(context) for name in (*param.opts, *param.secondary_opts)}
             if isinstance(command, click.Group) and word[0] != "-":
                 found = command.get_command(context, word)
