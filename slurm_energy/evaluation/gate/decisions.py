@@ -201,4 +201,6 @@ def _job_words(state: EdgeState) -> str:
     job = state.job
     where = ",".join(job.partitions) or "the default partition"
     limit = "no limit" if job.time_limit_minutes is None else f"{job.time_limit_minutes:g} min"
-    return f"{job.gpu_count} GPUs in {where}, {limit}"
+    name = f"{job.name}, " if job.name else ""
+    gpus = "1 GPU" if job.gpu_count == 1 else f"{job.gpu_count} GPUs"
+    return f"{name}user {job.user_id}: {gpus} in {where}, {limit}"

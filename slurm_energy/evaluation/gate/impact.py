@@ -117,7 +117,8 @@ def impact_result(history: LoadHistory | None, saving: FigureInterval | None) ->
     if error is not None:
         figures["forecast_error_ratio"] = error.mean
         intervals["error of weekly forecasts"] = error
-        notes.append(f"forecasts of {len(pairs)} past weeks were off by {error.mean:.1%} in the mean")
+        between = f" ({max(0.0, error.low):.1%} to {error.high:.1%})" if len(pairs) > 1 else ""
+        notes.append(f"forecasts of {len(pairs)} past weeks were off by {error.mean:.1%} in the mean{between}")
         if error.mean > MAX_ERROR:
             notes.append(f"more than {MAX_ERROR:.0%}: read the figures as an order of magnitude")
     if error_of_months is not None:

@@ -182,6 +182,9 @@ def twin_result(found: TwinScore | None, limits: LoopLimits) -> StageResult:
     if timeouts > 0:
         objections.append(f"{timeouts} more jobs are cut off by their time limit")
     text = "; ".join(objections) or f"{saving.mean:+.2%} energy saved ({saving.low:+.2%} to {saving.high:+.2%})"
+    notes = []
+    if not objections and all(one.saving == 0.0 and one.slower == 0.0 for one in found.outcomes):
+        notes.append("every replay ended alike: the twin does not know what changes, so that canary alone can judge it")
     return StageResult(
         stage="twin",
         verdict=StageVerdict.STOPPED if objections else StageVerdict.PASSED,
@@ -195,6 +198,7 @@ def twin_result(found: TwinScore | None, limits: LoopLimits) -> StageResult:
         },
         intervals={"saving in the twin": saving, "longer in the system": slower},
         series={"saving by seed": tuple(one.saving for one in found.outcomes)},
+        notes=tuple(notes),
     )
 
 

@@ -7,8 +7,9 @@ a mixing scale tau, the interval is the difference +- s sqrt((1 + r) (ln(1 + 1/r
 
 Users differ in habits, and jobs of one user resemble each other. So each user is compared with itself: the days on
 which the challenger decided its jobs with those of the live policy. Tested is the mean of these differences,
-each weighed by how exactly it is known. The standard error counts users, not jobs: it is the cluster-robust one. With
-few users it is itself uncertain, and the interval is wider by Student's quantile.
+each weighed by how exactly it is known: as in a meta-analysis with random effects, by its jobs up to a limit, since a
+user differs from day to day however many jobs there are. The standard error counts users, not jobs: it is the
+cluster-robust one. With few users it is itself uncertain, and the interval is wider by Student's quantile.
 """
 
 from collections import defaultdict
@@ -29,6 +30,9 @@ MIN_MEASURED_SHARE = 0.8
 """Of the completed jobs in each group, that must have a reading of energy."""
 MAX_SHARE_RISE = 0.01
 """Of jobs that did not complete, guard changes or late decisions, up to which a policy can be called better."""
+_MAX_WEIGHT = 16.0
+"""Of a user, in pairs of jobs: where a job's spread is four times that of a user's days (8 % and 2 %), no user counts
+for more however many jobs it has. Without it the most diligent few decide, and so few say little surely."""
 _OUTLIER = 1.5
 """Of a logarithm against what is usual for the job's name: farther out counts as that far. A job that hung for days is
 one bad job, not a hundred."""
@@ -306,13 +310,24 @@ def _share_variance(cases: float, jobs: int) -> float:
     return share * (1.0 - share) / jobs
 
 
+def user_weight(jobs: Any, live_jobs: Any) -> Any:
+    """Return what a user's difference counts, between 0 and a limit.
+
+    Args:
+        jobs: Of the user under the challenger, above 0; a number or an array.
+        live_jobs: The same under the live policy.
+    """
+    pairs = jobs * live_jobs / (jobs + live_jobs)
+    return pairs / (1.0 + pairs / _MAX_WEIGHT)
+
+
 def mean_difference(users: Sequence[tuple[float, float, float, float]]) -> tuple[float, float, float]:
     """Return the weighed mean of the users' differences, its standard error, and how many equal users they are worth.
 
     Args:
         users: Number and sum of each user's values under the challenger, and under the live policy; none is 0.
     """
-    weights = [n * m / (n + m) for n, _, m, _ in users]
+    weights = [user_weight(n, m) for n, _, m, _ in users]
     differences = [total / n - other / m for n, total, m, other in users]
     whole, squares = sum(weights), sum(weight * weight for weight in weights)
     mean = sum(weight * one for weight, one in zip(weights, differences, strict=True)) / whole

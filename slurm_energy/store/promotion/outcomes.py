@@ -30,6 +30,9 @@ GUARD_REASONS = (
 MAX_RUNS = 100_000
 _MIN_BASE_RUNS = 2
 """Earlier runs of a name, to say what is usual for it."""
+_MAX_OVERHEAD_SECONDS = 60.0
+"""Of a run as Slurm counts it, before our prolog and after our epilog: the site's other prologs, and the time until
+slurmctld sees the end. It is the same under both policies; without it no short job of such a site would count."""
 _Key = tuple[int, str]
 """User and name, and nothing that a policy chooses: GPU type and count are what the policies differ in."""
 
@@ -175,6 +178,9 @@ def _runs(
     """Yield one row for each ended job: who, what it took, and how it was decided."""
     reading, attempt = GpuEnergyRow, JobAttemptRow
     run = attempt.ended_at_seconds - attempt.started_at_seconds - attempt.suspended_seconds
+    hooks = NodeEnergyRow.ended_at_seconds - NodeEnergyRow.started_at_seconds
+    overhead = case((run > 2.0 * _MAX_OVERHEAD_SECONDS, _MAX_OVERHEAD_SECONDS), else_=run / 2.0)
+    to_cover = case((hooks >= run - overhead, hooks), else_=run)
     columns: list[ColumnElement[Any]] = [
         JobRow.user_id.label("user_id"),
         JobRow.name.label("name"),
@@ -182,9 +188,7 @@ def _runs(
         JobRow.state.label("state"),
         JobRow.gpu_count.label("gpus"),
         # The nodes' own times where they reported: Slurm's are whole seconds.
-        func.coalesce(func.max(NodeEnergyRow.ended_at_seconds - NodeEnergyRow.started_at_seconds), run).label(
-            "seconds"
-        ),
+        func.coalesce(func.max(hooks), run).label("seconds"),
         (JobRow.ended_at_seconds - JobRow.submitted_at_seconds).label("turnaround"),
         case((DecisionRow.gpus.is_not(None), DecisionRow.request), else_=null()).label("changed_request"),
         func.sum(reading.joules).label("joules"),
@@ -192,7 +196,7 @@ def _runs(
             (
                 and_(
                     func.count(reading.row_id) == JobRow.gpu_count,
-                    func.sum(case((is_sound_reading(run), 0), else_=1)) == 0,
+                    func.sum(case((is_sound_reading(to_cover), 0), else_=1)) == 0,
                 ),
                 1,
             ),

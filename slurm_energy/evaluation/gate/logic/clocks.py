@@ -34,6 +34,7 @@ from slurm_energy.evaluation.gate.logic.cases import (
 from slurm_energy.evaluation.gate.logic.symbols import Path
 from slurm_energy.policy.guard import clocks as guard_clocks
 from slurm_energy.policy.guard import trials as guard_trials
+from slurm_energy.policy.site import mean_bound
 from slurm_energy.policy.site.clock_terms import ClockTerms
 from slurm_energy.policy.site.comparison import TypeComparison
 from slurm_energy.policy.site.type_bound import slowdown_left
@@ -318,6 +319,30 @@ def tries_clocks_inside_every_rule(path: Path) -> None:
         path.promise(upper + upper * given <= seconds * share, "nor beyond the time limit")
 
 
+def tries_clocks_a_little_beyond_the_site_s_own(path: Path) -> None:
+    """Where the bound holds in the mean, a trial reaches a little beyond the site's clock, never beyond the bound."""
+    bound, slowed = path.real("bound", 0.0, 2.0), path.maybe("site's clock", lambda: path.real("slowdown", 0.0))
+    point = None if slowed is None else SimpleNamespace(slowdown=slowed)
+    case = case_of(
+        job_of(trials=True), SymbolComparison(path), max_slowdown=bound, candidates=(candidate(HOME, A100),),
+        site_tables={A100: SimpleNamespace(best=lambda _: point)},
+    )  # fmt: skip
+    policy = replace(PolicyConfig(), clock_trials="on")
+    given = guard_trials.trial_bounds(case, case.candidates, None, Config(policy=policy)).get(A100)
+    least = guard_trials.MIN_TRIAL_BOUND
+    path.promise((given is not None) == bool(bound >= least), "a trial where there is room for one")
+    if given is None:
+        return
+    path.promise(given <= bound and given <= MAX_TRIAL_BOUND, "no trial beyond the bound")
+    path.promise(given >= least, "none that is too small to tell")
+    reached = given >= bound or given >= MAX_TRIAL_BOUND
+    if slowed is None:
+        path.promise(reached, "the whole bound where the site has no clock")
+        return
+    path.promise(given <= slowed + mean_bound.TRIAL_MARGIN or given <= least, "no farther than a little beyond it")
+    path.promise(reached or given >= slowed + mean_bound.TRIAL_MARGIN, "and no less")
+
+
 def begins_with_a_measured_clock_that_keeps_the_rules(path: Path) -> None:
     """A clock that runs of a name measured counts only supported, inside the room with its error, and if it saves."""
     clock = path.choice("clock", (1290, 1298))
@@ -389,6 +414,7 @@ CLOCK_PROMISES: Mapping[str, Callable[[Path], None]] = {
     "mean and slowest": keeps_the_mean_and_the_deadline_of_the_slowest,
     "fair exchange": asks_enough_energy_for_time,
     "trials inside every rule": tries_clocks_inside_every_rule,
+    "trials of a bound in the mean": tries_clocks_a_little_beyond_the_site_s_own,
     "measured clock": begins_with_a_measured_clock_that_keeps_the_rules,
     "best measured clock": begins_with_the_best_of_measured_clocks,
 }

@@ -124,7 +124,7 @@ def _priced(path: Path) -> tuple[CostTable, Prices, float, Any, Any, float, Clus
     else:
         given[price] = symbol
     prices = Prices(device_watts=np.array(devices), **given)
-    opened, waking = path.choice("nodes", ((0, 700.0), (1, 0.0), (1, 700.0), (2, 700.0)))
+    opened, waking = path.choice("nodes", ((0, 700.0), (1, 0.0), (1, 700.0), (2, 0.5)))
     units = path.choice("units", (1.0, 100.0))
     view = cast(ClusterView, _View(opened, waking))
     return table, prices, symbol, opened, waking, units, view

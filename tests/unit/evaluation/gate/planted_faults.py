@@ -30,7 +30,7 @@ PLACES: Mapping[tuple[str, ...], Sequence[str]] = {
     ("declared count", "nodes for a count"): functions(
         "guard.gpu_count", "with_chosen_count _may_have _fits_nodes _fits _sizes"
     ),
-    ("trials inside every rule", "measured clock", "best measured clock"): functions(
+    ("trials inside every rule", "trials of a bound in the mean", "measured clock", "best measured clock"): functions(
         "guard.trials", "counted_clocks has_trials trial_bounds learned_verdict"
     ),
     ("closed partitions", "limits of a partition", "partitions of the user's list", "room"): functions(

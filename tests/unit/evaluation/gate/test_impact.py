@@ -64,6 +64,8 @@ def test_impact_is_load_times_saving_in_energy_money_and_carbon() -> None:
     assert result.figures["money_saved_28_days"] == pytest.approx(0.2 * kwh.mean)
     assert result.figures["carbon_kg_saved_28_days"] == pytest.approx(0.3 * kwh.mean)
     assert kwh.low < kwh.mean < kwh.high
+    error = result.intervals["error of weekly forecasts"]
+    assert any(f"{error.mean:.1%} in the mean ({error.low:.1%} to {error.high:.1%})" in note for note in result.notes)
 
 
 def test_impact_without_a_month_of_load_or_without_a_twin_is_not_judged() -> None:

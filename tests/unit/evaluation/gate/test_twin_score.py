@@ -84,6 +84,14 @@ def test_better_candidate_passes_with_its_interval() -> None:
     assert result.intervals["saving in the twin"].mean == pytest.approx(0.05)
     assert result.score is not None
     assert result.score > 0.95
+    assert not result.notes
+
+
+def test_replays_that_all_end_alike_say_that_the_twin_does_not_know_what_changes() -> None:
+    limits = LoopLimits()
+    result = twin_result(self_evaluation(outcomes(0.0, 0.0, 0.0), limits, 0, ticks(0.0)), limits)
+    assert result.verdict is StageVerdict.PASSED
+    assert "every replay ended alike" in result.notes[0]
 
 
 def test_other_decisions_for_the_same_seed_stop_a_candidate() -> None:

@@ -17,6 +17,7 @@ from slurm_energy.learning.nightly.sequential import (
     mean_difference,
     radius_ratio,
     report_of,
+    user_weight,
 )
 
 USERS, HOURS, SITES = 30, 8760, 200
@@ -138,7 +139,7 @@ def _yearly(
             sums[group] += (values + (effect * new if group == 0 else 0.0)) * mask
         n, m = counts
         both = (n > 0) & (m > 0)
-        weights = np.where(both, n * m / np.maximum(n + m, 1.0), 0.0)
+        weights = np.where(both, user_weight(n, np.where(both, m, 1.0)), 0.0)
         whole = np.maximum(weights.sum(axis=1), 1e-9)
         differences = np.where(both, sums[0] / np.maximum(n, 1.0) - sums[1] / np.maximum(m, 1.0), 0.0)
         mean = (weights * differences).sum(axis=1) / whole
@@ -148,7 +149,7 @@ def _yearly(
         worth = whole**2 / np.maximum((weights**2).sum(axis=1), 1e-9)
         radius = (
             error
-            * radius_ratio(error / 0.02, FALSE_ALARMS / len(FIGURES), np.log)
+            * radius_ratio(error / FIGURES[0].scale, FALSE_ALARMS / len(FIGURES), np.log)
             * factor_of[(10 * worth).astype(int)]
         )
         enough = (users >= MIN_USERS) & ((n * both).sum(axis=1) >= 20) & ((m * both).sum(axis=1) >= 20)
@@ -178,6 +179,13 @@ def test_the_error_counts_users_and_not_jobs() -> None:
     _, many, _ = mean_difference([(1, 0.1 * (-1) ** number, 1, 0.0) for number in range(200)])
     assert few > 5.0 * many
     assert worth == pytest.approx(2.0)
+
+
+def test_a_user_with_most_jobs_does_not_decide_alone() -> None:
+    diligent, others = (4000, 400.0, 4000, 0.0), [(20, 0.0, 20, 0.0)] * 11
+    mean, _, worth = mean_difference([diligent, *others])
+    assert worth > 10.0
+    assert mean < 0.03
 
 
 def test_a_users_habit_is_no_difference() -> None:
