@@ -8,6 +8,7 @@ A limit that another (an administrator, a job as root) sets during a job is thei
 cannot be read any more is no failure.
 """
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -122,6 +123,11 @@ class GpuDriver(Protocol):
     def mig_share(self, mig_uuid: str) -> float:
         """Return which share of its GPU's slices a MIG device has."""
         ...
+
+
+def is_amd_node(devices: str = "/dev") -> bool:
+    """Return whether this machine's GPUs are AMD's (its compute driver is there); with NVIDIA's beside, these count."""
+    return os.path.exists(f"{devices}/kfd") and not os.path.exists(f"{devices}/nvidiactl")  # noqa: PTH110  # a hook's time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from slurm_energy.device.gpu import GpuDriver
+from slurm_energy.device.gpu import GpuDriver, is_amd_node
 from slurm_energy.domain.ids import JobId, NodeName, Sluid, parse_job_id
 from slurm_energy.errors import SlurmEnergyError
 from slurm_energy.node.context import HookContext
@@ -127,6 +127,10 @@ def make_context(settings: HookSettings, log: HookLog, stage: Callable[[str], No
     """Return the real doors."""
 
     def driver() -> GpuDriver:
+        if not settings.node.nvml_library and is_amd_node():
+            from slurm_energy.device.amd import AmdDriver  # noqa: PLC0415  # few nodes
+
+            return AmdDriver()
         from slurm_energy.device.nvml import NvmlDriver  # noqa: PLC0415  # jobs without GPUs do not pay for it
 
         return NvmlDriver(settings.node.nvml_library)

@@ -38,7 +38,7 @@ def read_meter(context: HookContext) -> MeterReading:
     """
     if context.settings.node.host_power not in {"rapl", "auto"}:
         raise DeviceNotSupported(f"node.host_power is {context.settings.node.host_power}, which only samplers follow")
-    folder = context.settings.run_directory or context.spool.root
+    folder = context.spool.root
     make_private(folder)
     path = folder / "host.meter"
     with locked(folder / ".host.meter.lock"):

@@ -75,7 +75,7 @@ class HostPower:
 
     def _ask(self) -> None:
         try:
-            folder = self._context.settings.run_directory or self._context.spool.root
+            folder = self._context.spool.root
             make_private(folder)
             with locked_if_free([folder / ".host-power.lock"]) as held:
                 if held:
@@ -121,7 +121,7 @@ class HostPower:
 
     @property
     def _path(self) -> Path:
-        return (self._context.settings.run_directory or self._context.spool.root) / "host-power.meter"
+        return self._context.spool.root / "host-power.meter"
 
     def _read(self) -> tuple[MeterReading, float, float] | None:
         try:

@@ -26,6 +26,7 @@ ROW_OF = {name: number for number, row in enumerate(ROWS) for name in row}
 FLOOR = len(ROWS) - 1
 ONLY_IMPORTER = {
     "pynvml": {"device/nvml.py"},
+    "amdsmi": {"device/amd.py"},
     "pyslurm": {"slurm/pyslurm_client.py"},
     "torch_geometric": {
         "hyperscale/graph.py",
