@@ -109,7 +109,7 @@ FORMS = {
     ),
     "nights": Form(
         tests=("tests/e2e/test_nights.py",),
-        says="three nights of recurring programs, unaided",
+        says="three nights of recurring programs, unaided, and a candidate that estimates alone find good",
     ),
     "partitions": Form(
         tests=("tests/e2e/test_partitions.py",),
