@@ -50,6 +50,7 @@ class HookNode:
             "time_scale": time_scale,
             "sample_interval_seconds": 0.05,
             "gpu_numbering": "minor",  # there is no slurmd to ask
+            "time_limit_seconds": 60.0,  # a busy machine makes no hook give up that is not tested for it
         }
         self.configure()
 
@@ -72,7 +73,7 @@ class HookNode:
         return environment if entry is None else {**environment, "SPANK_ENERGY_DECISION": entry}
 
     def run(
-        self, verb: str, environment: Mapping[str, str], *options: str, timeout: float = 30.0
+        self, verb: str, environment: Mapping[str, str], *options: str, timeout: float = 120.0
     ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [*HOOK, verb, *options], env=dict(environment), capture_output=True, text=True, timeout=timeout, check=False
