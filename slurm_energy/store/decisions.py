@@ -15,7 +15,7 @@ from slurm_energy.domain.ids import ClusterName, DecisionId, GpuTypeName, JobId,
 from slurm_energy.domain.job import EnergyMode, JobRequest
 from slurm_energy.domain.plain import from_plain, to_plain
 from slurm_energy.domain.report import DecisionRecord, ReasonRecord, reason_sentence
-from slurm_energy.store.rollups import take_out
+from slurm_energy.store.rollup_rows import take_out
 from slurm_energy.store.sums import make_sums
 from slurm_energy.store.tables import (
     DecisionChangeRow,

@@ -22,7 +22,7 @@ from slurm_energy.errors import ValueRangeError
 from slurm_energy.store.clock_trials import trial_of, trial_rows
 from slurm_energy.store.job_rows import Arrival, KnownJobs, submit_time_of, will_change
 from slurm_energy.store.nodes import attempt_is_over, keep_host_shares
-from slurm_energy.store.rollups import take_out
+from slurm_energy.store.rollup_rows import take_out
 from slurm_energy.store.sums import count_once, make_sums
 from slurm_energy.store.tables import (
     NODE_LENGTH,

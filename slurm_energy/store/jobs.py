@@ -19,7 +19,7 @@ from slurm_energy.store.job_rows import (
     will_change,
 )
 from slurm_energy.store.nodes import attempt_is_over, keep_host_shares
-from slurm_energy.store.rollups import take_out
+from slurm_energy.store.rollup_rows import take_out
 from slurm_energy.store.sums import make_sums_of_jobs
 from slurm_energy.store.tables import (
     NOT_ROLLED_UP,

@@ -21,7 +21,7 @@ from slurm_energy.domain.report import (
 from slurm_energy.energy_model.facility import Facility
 from slurm_energy.store.energy import decode_flags
 from slurm_energy.store.host_counts import unused_hosts
-from slurm_energy.store.rollups import (
+from slurm_energy.store.rollup_rows import (
     DAY_SECONDS,
     HOUR_SECONDS,
     EnergyRollupRow,

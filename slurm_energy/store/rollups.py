@@ -1,4 +1,4 @@
-"""Sums by hour and by day, so that a report over a month reads days instead of jobs.
+"""Makes the sums by hour and by day, so that a report over a month reads days instead of jobs.
 
 A job is in a roll-up whole or not at all: in the one hour that holds the end of its only attempt and all its reports.
 What does not fit into an hour (jobs that ran again, nodes that ended in different hours, nodes that owe a report) stays
@@ -13,42 +13,34 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    ColumnElement,
-    Index,
-    and_,
-    case,
-    delete,
-    func,
-    insert,
-    or_,
-    select,
-    update,
-)
-from sqlalchemy.orm import Mapped, Session, aliased, mapped_column
+from sqlalchemy import ColumnElement, and_, case, delete, func, insert, or_, select, update
+from sqlalchemy.orm import Session, aliased
 
 from slurm_energy.domain.ids import ClusterName
 from slurm_energy.store.job_rows import ENDED_STATES
+from slurm_energy.store.rollup_rows import (
+    DAY_SECONDS,
+    HOUR_SECONDS,
+    ROLLUP_KEYS,
+    EnergyRollupRow,
+    RollupPeriodRow,
+    forget_days,
+    hour_of,
+    make_stale,
+    rollup_sums,
+)
 from slurm_energy.store.session import Engine, run_in_transaction, store_session
 from slurm_energy.store.summaries import JobFilter, partition_of_report
 from slurm_energy.store.tables import (
     IN_NO_HOUR,
     NOT_ROLLED_UP,
-    TABLE_OPTIONS,
-    Base,
     JobAttemptRow,
     JobRow,
     NodeEnergyRow,
-    RowId,
     insert_if_absent,
 )
 from slurm_energy.store.totals import ADDED_NAMES, Groups, Totals, add_groups
-from slurm_energy.store.types import BoundedText, FiniteDouble
 
-HOUR_SECONDS = 3600
-DAY_SECONDS = 86_400
 DELAY_SECONDS = 3600.0
 """After its end a job waits so long: reports and Slurm's last word are there by then."""
 NO_END_SECONDS = 30 * 86_400.0
@@ -57,97 +49,6 @@ JOBS_AT_ONCE = 500
 """In one transaction, which the recording waits for."""
 _LOCK_PERIOD = 0
 """Of the one row of each cluster that who makes roll-ups locks."""
-_KEYS = ("user_id", "user_name", "account", "qos", "partition")
-
-
-class EnergyRollupRow(Base):
-    """Sums over jobs of one user, account, QOS and partition that ended in one hour or day, as reports make them."""
-
-    __tablename__ = "energy_rollup"
-    __table_args__ = (Index(None, "cluster", "period_seconds", "starts_at_seconds"), TABLE_OPTIONS)
-
-    row_id: Mapped[int] = mapped_column(RowId, primary_key=True)
-    cluster: Mapped[str] = mapped_column(BoundedText(64))
-    period_seconds: Mapped[int] = mapped_column(BigInteger)
-    """3600 or 86400."""
-    starts_at_seconds: Mapped[int] = mapped_column(BigInteger)
-    user_id: Mapped[int | None] = mapped_column(BigInteger)
-    user_name: Mapped[str | None] = mapped_column(BoundedText(255))
-    account: Mapped[str | None] = mapped_column(BoundedText(255))
-    qos: Mapped[str | None] = mapped_column(BoundedText(255))
-    partition: Mapped[str | None] = mapped_column(BoundedText(255))
-
-
-for _name in ADDED_NAMES:
-    setattr(EnergyRollupRow, _name, mapped_column(FiniteDouble, nullable=True))
-
-
-class RollupPeriodRow(Base):
-    """An hour or day of which there is a roll-up, and whether a job has left it since; of length 0: a lock."""
-
-    __tablename__ = "rollup_period"
-    __table_args__ = (TABLE_OPTIONS,)
-
-    cluster: Mapped[str] = mapped_column(BoundedText(64), primary_key=True)
-    period_seconds: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
-    starts_at_seconds: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
-    is_stale: Mapped[bool] = mapped_column(Boolean)
-    """A stale hour has no rows of sums: its jobs are read themselves."""
-
-
-def take_out(session: Session, *jobs: ColumnElement[bool]) -> None:
-    """Take jobs whose rows are about to change out of roll-ups; to be called in the transaction that changes them.
-
-    Args:
-        session: Of the database.
-        *jobs: Terms on JobRow.
-    """
-    is_in = (JobRow.rollup_hour != NOT_ROLLED_UP, *jobs)
-    hours: dict[str, set[int]] = {}
-    # All are locked, also those that are in none: another process may be about to roll them up as they were.
-    of_jobs = select(JobRow.cluster, JobRow.rollup_hour).where(*jobs).with_for_update()
-    found = {(cluster, hour) for cluster, hour in session.execute(of_jobs) if hour != NOT_ROLLED_UP}
-    if not found:
-        return
-    for cluster, hour in found:
-        if hour != IN_NO_HOUR:
-            hours.setdefault(cluster, set()).add(hour)
-    out = {"rollup_hour": NOT_ROLLED_UP, "counted_until_seconds": None}
-    session.execute(update(JobRow).where(*is_in).values(out), execution_options={"synchronize_session": "fetch"})
-    for cluster, starts in sorted(hours.items()):
-        _make_stale(session, cluster, starts)
-
-
-def _make_stale(session: Session, cluster: str, starts: set[int]) -> None:
-    """Let hours count for nothing, and their days, until they are made again."""
-    row = RollupPeriodRow
-    period = {"cluster": cluster, "period_seconds": HOUR_SECONDS, "is_stale": True}
-    insert_if_absent(session, row, [{**period, "starts_at_seconds": start} for start in sorted(starts)])
-    of_hours = (row.cluster == cluster, row.period_seconds == HOUR_SECONDS, row.starts_at_seconds.in_(sorted(starts)))
-    session.execute(update(row).where(*of_hours).values(is_stale=True))
-    _delete_sums(session, cluster, HOUR_SECONDS, starts)
-    _forget_days(session, cluster, starts)
-
-
-def _delete_sums(session: Session, cluster: str, period_seconds: int, starts: set[int]) -> None:
-    row = EnergyRollupRow
-    session.execute(
-        delete(row).where(
-            row.cluster == cluster, row.period_seconds == period_seconds, row.starts_at_seconds.in_(sorted(starts))
-        )
-    )
-
-
-def _forget_days(session: Session, cluster: str, hours: set[int]) -> None:
-    """Remove the days of some hours: they are made again when the hours are."""
-    days = {hour - hour % DAY_SECONDS for hour in hours}
-    row = RollupPeriodRow
-    session.execute(
-        delete(row).where(
-            row.cluster == cluster, row.period_seconds == DAY_SECONDS, row.starts_at_seconds.in_(sorted(days))
-        )
-    )
-    _delete_sums(session, cluster, DAY_SECONDS, days)
 
 
 def roll_up_some(session: Session, cluster: ClusterName, now_seconds: float, limit: int = JOBS_AT_ONCE) -> int:
@@ -244,7 +145,7 @@ def _empty_hour(session: Session, cluster: ClusterName, start: int, limit: int) 
     """
     of_hour = (JobRow.cluster == cluster, JobRow.rollup_hour == start)
     row_ids = session.scalars(select(JobRow.row_id).where(*of_hour).limit(limit).with_for_update()).all()
-    _make_stale(session, cluster, {start})
+    make_stale(session, cluster, {start})
     _take_rows_out(session, row_ids)
     # Not by their number: rows that another process has changed in between are left out of what was found.
     if session.scalar(select(JobRow.row_id).where(*of_hour).limit(1)) is None:
@@ -343,11 +244,6 @@ def _hours(session: Session, row_ids: Sequence[int]) -> tuple[dict[int, int], di
     return hours, until
 
 
-def hour_of(moment_seconds: float) -> int:
-    """Return when the hour of a moment starts."""
-    return math.floor(moment_seconds / HOUR_SECONDS) * HOUR_SECONDS
-
-
 def _add_to_hour(session: Session, cluster: ClusterName, hour: int, row_ids: Sequence[int]) -> None:
     """Add the sums of some jobs to an hour, to the rows that it has of their groups."""
     groups: Groups = {}
@@ -358,17 +254,17 @@ def _add_to_hour(session: Session, cluster: ClusterName, hour: int, row_ids: Seq
 
     add_groups(session, JobFilter(cluster=cluster, row_ids=tuple(row_ids)), keys, groups)
     _insert(session, cluster, HOUR_SECONDS, hour, _added_to_rows(session, cluster, hour, groups))
-    _forget_days(session, cluster, {hour})
+    forget_days(session, cluster, {hour})
 
 
 def _added_to_rows(session: Session, cluster: ClusterName, hour: int, groups: Groups) -> Groups:
     """Add sums to the rows that an hour has of their groups, and return those of groups that it has none of."""
     row = EnergyRollupRow
-    columns = [getattr(row, name) for name in (*_KEYS, *ADDED_NAMES)]
+    columns = [getattr(row, name) for name in (*ROLLUP_KEYS, *ADDED_NAMES)]
     of_hour = (row.cluster == cluster, row.period_seconds == HOUR_SECONDS, row.starts_at_seconds == hour)
     left, values = dict(groups), []
     for found in session.execute(select(row.row_id, *columns).where(*of_hour).order_by(row.row_id)):
-        one = left.pop(tuple(found[1 : 1 + len(_KEYS)]), None)
+        one = left.pop(tuple(found[1 : 1 + len(ROLLUP_KEYS)]), None)
         if one is not None:
             one.add(dict(found._mapping))
             values.append({"row_id": found.row_id, **{name: one[name] for name in ADDED_NAMES}})
@@ -380,7 +276,7 @@ def _added_to_rows(session: Session, cluster: ClusterName, hour: int, groups: Gr
 def _insert(session: Session, cluster: ClusterName, period_seconds: int, start: int, groups: Groups) -> None:
     period = {"cluster": cluster, "period_seconds": period_seconds, "starts_at_seconds": start}
     rows = [
-        {**period, **dict(zip(_KEYS, key, strict=True)), **{name: one[name] for name in ADDED_NAMES}}
+        {**period, **dict(zip(ROLLUP_KEYS, key, strict=True)), **{name: one[name] for name in ADDED_NAMES}}
         for key, one in groups.items()
     ]
     if rows:
@@ -410,7 +306,7 @@ def _make_day(session: Session, cluster: ClusterName, now_seconds: float) -> int
     start -= start % DAY_SECONDS
     _locked_hours(session, cluster, range(start, start + DAY_SECONDS, HOUR_SECONDS))
     row = EnergyRollupRow
-    keys = [getattr(row, name) for name in _KEYS]
+    keys = [getattr(row, name) for name in ROLLUP_KEYS]
     hours = (
         row.cluster == cluster,
         row.period_seconds == HOUR_SECONDS,
@@ -422,11 +318,6 @@ def _make_day(session: Session, cluster: ClusterName, now_seconds: float) -> int
         groups.setdefault(tuple(found[: len(keys)]), Totals()).add(dict(found._mapping))
     _insert(session, cluster, DAY_SECONDS, start, groups)
     return 1
-
-
-def rollup_sums() -> list[ColumnElement[Any]]:
-    """Return the sums over rows of roll-ups, by name."""
-    return [func.sum(getattr(EnergyRollupRow, name)).label(name) for name in ADDED_NAMES]
 
 
 def waiting_jobs(session: Session, cluster: ClusterName, now_seconds: float) -> int:

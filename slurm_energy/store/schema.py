@@ -18,7 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 import slurm_energy.store.promotion.tables  # so that the metadata has every table
-import slurm_energy.store.rollups  # noqa: F401  # the same
+import slurm_energy.store.rollup_rows  # noqa: F401  # the same
 from slurm_energy.config import StoreConfig
 from slurm_energy.errors import SchemaVersionError, StoreError
 from slurm_energy.resources import shared_directory

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from slurm_energy.domain.ids import ClusterName
 from slurm_energy.errors import StoreError
 from slurm_energy.store.database_file import sqlite_path
-from slurm_energy.store.rollups import take_out
+from slurm_energy.store.rollup_rows import take_out
 from slurm_energy.store.session import database_name, run_in_transaction
 from slurm_energy.store.tables import Base, DecisionRow, JobRow, NodeEnergyRow
 

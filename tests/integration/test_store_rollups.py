@@ -41,15 +41,8 @@ from slurm_energy.store.job_rows import Arrival, submit_time_of
 from slurm_energy.store.jobs import upsert_jobs
 from slurm_energy.store.nodes import record_node_sizes
 from slurm_energy.store.reports import report_groups, report_jobs
-from slurm_energy.store.rollups import (
-    DAY_SECONDS,
-    HOUR_SECONDS,
-    EnergyRollupRow,
-    RollupPeriodRow,
-    forget_rollups,
-    roll_up_some,
-    roll_up_waiting,
-)
+from slurm_energy.store.rollup_rows import DAY_SECONDS, HOUR_SECONDS, EnergyRollupRow, RollupPeriodRow
+from slurm_energy.store.rollups import forget_rollups, roll_up_some, roll_up_waiting
 from slurm_energy.store.schema import upgrade
 from slurm_energy.store.session import open_engine, run_in_transaction, store_session
 from slurm_energy.store.summaries import JobFilter
