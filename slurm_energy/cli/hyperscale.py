@@ -50,7 +50,9 @@ def hyperscale() -> None:
     "--parts-per-gpu", type=click.IntRange(1, 64), default=2, show_default=True, help="More move more finely."
 )
 @click.option(
-    "--method", metavar="NAME", help="How to partition: metis, banded or random; without it the best that is installed."
+    "--method",
+    metavar="NAME",
+    help="How to partition: metis, independent-sets, spectral or random; without it the best that is installed.",
 )
 @click.option("--cpus", type=click.IntRange(1, 256), default=4, show_default=True, help="CPUs of a task.")
 @click.option("--speed", "speeds", multiple=True, metavar="TYPE=N", help="Edges per second of a GPU type.")
@@ -66,7 +68,8 @@ def plan(graph: Path, output: Path, as_json: bool, **options: Any) -> int:
     from slurm_energy.hyperscale.graph import MASKS  # noqa: PLC0415  # needs torch
     from slurm_energy.hyperscale.ingestion import read_graph  # noqa: PLC0415  # likewise
     from slurm_energy.hyperscale.part_files import write_parts  # noqa: PLC0415  # likewise
-    from slurm_energy.hyperscale.parts import Device, partition  # noqa: PLC0415  # likewise
+    from slurm_energy.hyperscale.partitioning import partition  # noqa: PLC0415  # likewise
+    from slurm_energy.hyperscale.parts import Device  # noqa: PLC0415  # likewise
     from slurm_energy.hyperscale.plan import (  # noqa: PLC0415  # likewise
         PARTS_FILE,
         SCRIPT_FILE,

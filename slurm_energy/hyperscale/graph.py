@@ -30,6 +30,11 @@ class TrainingGraph:
     notes: tuple[str, ...] = ()
     """What was done to it on the way: missing values, features scaled, a split made."""
 
+    @property
+    def num_vertices(self) -> int:
+        """Number of vertices."""
+        return int(self.data.num_nodes or 0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawGraph:

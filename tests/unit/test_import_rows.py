@@ -29,6 +29,7 @@ ONLY_IMPORTER = {
     "amdsmi": {"device/amd.py"},
     "pyslurm": {"slurm/pyslurm_client.py"},
     "torch_geometric": {
+        "hyperscale/fusion.py",
         "hyperscale/graph.py",
         "hyperscale/ingestion/arrays.py",
         "hyperscale/layers.py",
