@@ -75,6 +75,8 @@ def _since_start(context: HookContext, job: ActiveJob) -> HostEnergy:
         end = read_meter(context)
     except (DeviceError, SpoolError) as error:
         return _unknown(str(error))
+    if end is None:
+        return _unknown("another process holds the node's count")
     if end.meter_id != start.meter_id:
         return _unknown("the node's count was begun again during the job")
     jobs = max(len(context.spool.active_jobs([])), 1)

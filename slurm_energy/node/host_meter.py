@@ -14,12 +14,15 @@ from pathlib import Path
 
 from slurm_energy.device.rapl import POWERCAP_ROOT, RaplReading, read_rapl, total_difference
 from slurm_energy.errors import DeviceError, DeviceNotSupported, SpoolError, WireError
-from slurm_energy.files import locked, make_private, read_whole, write_atomically
+from slurm_energy.files import locked_if_free, make_private, read_whole, write_atomically
 from slurm_energy.node.context import HookContext
 from slurm_energy.node.state import MeterReading, decode_reading, encode_reading
 from slurm_energy.wire.fields import Fields, loads
 
 METER_FORMAT = 1
+METER_LOCK = ".host.meter.lock"
+LOCK_ATTEMPTS, LOCK_PAUSE_SECONDS = 20, 0.01
+"""Whoever holds the count does so for a millisecond."""
 _MAX_DOMAINS = 256
 
 
@@ -29,8 +32,11 @@ class _MeterFile:
     counters: dict[str, RaplReading]
 
 
-def read_meter(context: HookContext) -> MeterReading:
+def read_meter(context: HookContext) -> MeterReading | None:
     """Read the processors' counters, add what was drawn since the last reading of the node, and return the count.
+
+    None while another process holds the count for longer than it ever should: a sampler that hangs must not keep
+    others from their jobs' clocks and limits.
 
     Raises:
         DeviceError: the counters are not there, or cannot be read.
@@ -41,13 +47,19 @@ def read_meter(context: HookContext) -> MeterReading:
     folder = context.spool.root
     make_private(folder)
     path = folder / "host.meter"
-    with locked(folder / ".host.meter.lock"):
-        # Under the lock: a reading that is older than the one before it would look like a wrap.
-        counters = read_rapl(context.rapl_root or POWERCAP_ROOT)
-        now = context.monotonic()
-        kept = _next(_read(path), counters, now, f"{context.boot_id}@{now:.3f}", context.boot_id)
-        write_atomically(path, _encode(kept), durable=False)
-    return kept.reading
+    for attempt in range(LOCK_ATTEMPTS):
+        if attempt:
+            context.pause(LOCK_PAUSE_SECONDS)
+        with locked_if_free([folder / METER_LOCK]) as held:
+            if not held:
+                continue
+            # Under the lock: a reading that is older than the one before it would look like a wrap.
+            counters = read_rapl(context.rapl_root or POWERCAP_ROOT)
+            now = context.monotonic()
+            kept = _next(_read(path), counters, now, f"{context.boot_id}@{now:.3f}", context.boot_id)
+            write_atomically(path, _encode(kept), durable=False)
+            return kept.reading
+    return None
 
 
 def _next(

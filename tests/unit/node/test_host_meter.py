@@ -8,10 +8,12 @@ from node_bench import Bench
 
 from slurm_energy.domain.ids import JobId
 from slurm_energy.errors import DeviceNotSupported
+from slurm_energy.files import locked
 from slurm_energy.node.flush import run_flush
 from slurm_energy.node.hooks import run_epilog, run_prolog
-from slurm_energy.node.host_meter import note_meter, read_meter
+from slurm_energy.node.host_meter import METER_LOCK, note_meter, read_meter
 from slurm_energy.node.repair import run_repair
+from slurm_energy.node.state import MeterReading
 
 RANGE = 262_143_328_850
 
@@ -41,29 +43,45 @@ class Processor:
             (folder / "energy_uj").write_text(f"{self.microjoules % (RANGE + 1)}\n")
 
 
+def counted(bench: Bench) -> MeterReading:
+    """Return the count, which no other process holds."""
+    found = read_meter(bench.context())
+    assert found is not None
+    return found
+
+
+def test_a_process_that_hangs_with_the_count_keeps_no_other_from_its_work(bench: Bench) -> None:
+    processor = Processor(bench)
+    first = counted(bench)
+    with locked(bench.spool.root / METER_LOCK):
+        processor.draw(100.0, 10.0)
+        assert read_meter(bench.context()) is None
+    assert counted(bench).joules - first.joules == pytest.approx(2 * 100.0 * 10.0)
+
+
 def test_the_count_grows_over_wraps_that_somebody_reads_in_time(bench: Bench) -> None:
     processor = Processor(bench)
-    first = read_meter(bench.context())
+    first = counted(bench)
     for _ in range(20):
         processor.draw(400.0, 60.0)
         note_meter(bench.context())
-    last = read_meter(bench.context())
+    last = counted(bench)
     assert last.joules - first.joules == pytest.approx(2 * 400.0 * 1200.0)
     assert (last.meter_id, last.doubtful_steps) == (first.meter_id, 0)
 
 
 def test_a_step_in_which_a_counter_may_have_wrapped_unseen_is_counted_as_doubtful(bench: Bench) -> None:
     processor = Processor(bench)
-    read_meter(bench.context())
+    counted(bench)
     processor.draw(400.0, 3600.0)
-    assert read_meter(bench.context()).doubtful_steps == 1
+    assert counted(bench).doubtful_steps == 1
 
 
 @pytest.mark.parametrize("spoil", ["boot", "domains", "file", "clock"])
 def test_another_boot_other_counters_or_a_broken_file_begin_another_count(bench: Bench, spoil: str) -> None:
     processor = Processor(bench)
     processor.draw(100.0, 10.0)
-    first = read_meter(bench.context())
+    first = counted(bench)
     processor.draw(100.0, 10.0)
     if spoil == "boot":
         bench.boot_id = "boot-2"
@@ -73,14 +91,14 @@ def test_another_boot_other_counters_or_a_broken_file_begin_another_count(bench:
         (bench.spool.root / "host.meter").write_text('{"format":1,"meter_id":"boot","joules":1e999}')
     else:
         bench.clock.monotonic -= 60.0
-    second = read_meter(bench.context())
+    second = counted(bench)
     assert second.meter_id != first.meter_id
     assert second.joules == 0.0
 
 
 def test_a_node_without_counters_says_so_and_the_timer_does_not_mind(bench: Bench) -> None:
     with pytest.raises(DeviceNotSupported):
-        read_meter(bench.context())
+        counted(bench)
     assert run_flush(bench.context())
 
 
