@@ -60,13 +60,13 @@ coverage: install-unit compiled  ## What `make unit` runs through, line by line 
 figures:  ## Print files, lines and importers of the package as a table
 	@$(PY) scripts/figures.py
 
-# Most of the time of a laboratory is waiting: five at a time fill two cores, each without more threads of torch.
+# Most of the time of a laboratory is waiting: four at a time fill two cores, each without more threads of torch.
 # What measures time is marked `alone` and runs afterwards, with nothing beside it. What failed beside others runs once
 # more with nothing beside it: a deadline that only the load of other tests broke is named and no failure.
 CLUSTER_ENVIRONMENT := sh scripts/as-root.sh env OMP_NUM_THREADS=1 SLURM_ENERGY_REQUIRE_LAB=1 SLURM_ENERGY_REQUIRE_SERVERS=1
 CLUSTER_PYTEST := $(CLUSTER_ENVIRONMENT) $(PY) -m pytest
 CLUSTER_TESTS ?= tests/e2e tests/plugin tests/integration
-CLUSTER_WORKERS ?= 5
+CLUSTER_WORKERS ?= 4
 # Nothing runs beside these: the other files are not even imported.
 ALONE_TESTS = $(shell grep -rl --include='test_*.py' 'mark\.alone' $(filter tests%,$(CLUSTER_TESTS)))
 

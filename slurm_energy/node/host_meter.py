@@ -20,7 +20,6 @@ from slurm_energy.node.state import MeterReading, decode_reading, encode_reading
 from slurm_energy.wire.fields import Fields, loads
 
 METER_FORMAT = 1
-METER_LOCK = ".host.meter.lock"
 LOCK_ATTEMPTS, LOCK_PAUSE_SECONDS = 20, 0.01
 """Whoever holds the count does so for a millisecond."""
 _MAX_DOMAINS = 256
@@ -44,13 +43,13 @@ def read_meter(context: HookContext) -> MeterReading | None:
     """
     if context.settings.node.host_power not in {"rapl", "auto"}:
         raise DeviceNotSupported(f"node.host_power is {context.settings.node.host_power}, which only samplers follow")
-    folder = context.spool.root
-    make_private(folder)
-    path = folder / "host.meter"
+    spool = context.spool
+    make_private(spool.root)
+    path = spool.host_meter
     for attempt in range(LOCK_ATTEMPTS):
         if attempt:
             context.pause(LOCK_PAUSE_SECONDS)
-        with locked_if_free([folder / METER_LOCK]) as held:
+        with locked_if_free([spool.host_meter_lock]) as held:
             if not held:
                 continue
             # Under the lock: a reading that is older than the one before it would look like a wrap.

@@ -75,9 +75,9 @@ class HostPower:
 
     def _ask(self) -> None:
         try:
-            folder = self._context.spool.root
-            make_private(folder)
-            with locked_if_free([folder / ".host-power.lock"]) as held:
+            spool = self._context.spool
+            make_private(spool.root)
+            with locked_if_free([spool.host_power_lock]) as held:
                 if held:
                     self._step()
         except (DeviceError, SpoolError) as error:
@@ -121,7 +121,7 @@ class HostPower:
 
     @property
     def _path(self) -> Path:
-        return self._context.spool.root / "host-power.meter"
+        return self._context.spool.host_power
 
     def _read(self) -> tuple[MeterReading, float, float] | None:
         try:

@@ -36,6 +36,7 @@ MAX_LOST_SHARE = 0.1
 MIN_MEASURED_SECONDS = 1.0
 """Device time at one clock below which a mean power says nothing of it."""
 MAX_FAILURES = 3
+"""In a row, after which the clock is left alone."""
 
 
 class BudgetFollower:
@@ -147,6 +148,7 @@ class BudgetFollower:
             self.lowered_mhz = None if now_mhz == own_mhz else now_mhz
             events.append(f"power budget: the clock of {clock or 'default'} MHz could not be set")
             return
+        self._failures = 0
         if wanted is not None and heartbeat.budget_seconds == 0.0 and self.lowered_mhz is None:
             events.append(f"power budget: first lowered to {wanted} MHz")
         self.lowered_mhz = wanted

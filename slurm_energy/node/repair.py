@@ -214,7 +214,8 @@ def remove_spool(context: HookContext) -> None:
     for folder in (spool.active, spool.pending, spool.done, spool.reports, spool.rejected, spool.locks):
         if not folder.is_symlink():
             shutil.rmtree(folder, ignore_errors=True)
-    for path in (spool.seen_status, spool.sent_status, spool.root / ORDER_NAME):
+    host = (spool.host_meter, spool.host_meter_lock, spool.host_power, spool.host_power_lock)
+    for path in (spool.seen_status, spool.sent_status, spool.root / ORDER_NAME, *host):
         with suppress(OSError):
             path.unlink()
     with suppress(OSError):

@@ -68,6 +68,10 @@ class Spool:
         self.locks = root / "locks"
         self.seen_status = root / "status.json"
         self.sent_status = root / "status.sent"
+        self.host_meter = root / "host.meter"
+        self.host_meter_lock = root / ".host.meter.lock"
+        self.host_power = root / "host-power.meter"
+        self.host_power_lock = root / ".host-power.lock"
 
     def prepare(self) -> None:
         """Create the folders, open to root alone.

@@ -20,8 +20,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 from slurm_energy.errors import SlurmEnergyError
-from slurm_energy.hyperscale.lost_ranks import Presence
-from slurm_energy.hyperscale.training import Run, TrainSettings, train
+from slurm_energy.hyperscale.lost_ranks import RankPresence
+from slurm_energy.hyperscale.training import TrainedRun, TrainSettings, train
 from slurm_energy.rendezvous import process_group, rendezvous
 torch.set_num_threads(1)
 place = rendezvous(os.environ)
@@ -37,7 +37,7 @@ def ended(case, store):
     def reallocate(report, now):
         return tuple(case["moves"][1]) if case.get("moves") and report.epoch == case["moves"][0] else None
     folder = Path(case["folder"])
-    run = Run(parts_file=Path(case["parts"]), folder=folder, presence=Presence(place, store),
+    run = TrainedRun(parts_file=Path(case["parts"]), folder=folder, presence=RankPresence(place, store),
         rank_of_part=tuple(case["rank_of_part"]), on_epoch=on_epoch, reallocate=reallocate,
         resumes=case.get("resumes", False), should_stop=lambda: len(epochs) + 1 == case.get("stops"))
     end = train(TrainSettings(**case["settings"]), run)

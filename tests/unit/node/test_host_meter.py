@@ -11,7 +11,7 @@ from slurm_energy.errors import DeviceNotSupported
 from slurm_energy.files import locked
 from slurm_energy.node.flush import run_flush
 from slurm_energy.node.hooks import run_epilog, run_prolog
-from slurm_energy.node.host_meter import METER_LOCK, note_meter, read_meter
+from slurm_energy.node.host_meter import note_meter, read_meter
 from slurm_energy.node.repair import run_repair
 from slurm_energy.node.state import MeterReading
 
@@ -53,7 +53,7 @@ def counted(bench: Bench) -> MeterReading:
 def test_a_process_that_hangs_with_the_count_keeps_no_other_from_its_work(bench: Bench) -> None:
     processor = Processor(bench)
     first = counted(bench)
-    with locked(bench.spool.root / METER_LOCK):
+    with locked(bench.spool.host_meter_lock):
         processor.draw(100.0, 10.0)
         assert read_meter(bench.context()) is None
     assert counted(bench).joules - first.joules == pytest.approx(2 * 100.0 * 10.0)

@@ -73,6 +73,9 @@ def test_the_spool_goes_and_files_of_others_in_its_folder_stay(bench: Bench) -> 
     close_every_job(bench.context())
     for path in left_in(bench.context()):
         path.unlink()
+    spool = bench.spool
+    for path in (spool.host_meter, spool.host_meter_lock, spool.host_power, spool.host_power_lock):
+        path.write_text("")
     other = bench.spool.root / "notes"
     other.write_text("of somebody")
     remove_spool(bench.context())
