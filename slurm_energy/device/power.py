@@ -83,7 +83,7 @@ class PowerReader(Protocol):
 class HwmonPower:
     """ACPI power meters under /sys/class/hwmon: a node's, or those of Grace processors.
 
-    On Grace superchips the firmware has several meters, told apart by `power1_oem_info`: only those of the Grace
+    On Grace superchips the firmware has several meters, which `power1_oem_info` names apart: only those of the Grace
     sockets are taken. The module's holds the GPU, whose own counter holds the module.
     """
 

@@ -2,8 +2,8 @@
 
 A node counts its host's joules from a boot on (`node.host_meter`). A job's report names the stretch of that count
 which lies between its start and its end, and its share of it is a rule's (its cores). Where stretches overlap, the
-shares that are left are nobody's; where there is none, the whole is. Nothing is assumed of how power ran in between:
-the count itself is the axis, so that jobs' parts and the rest add up to it exactly.
+shares that are left belong to no job; where there is none, the whole does. Nothing is assumed of how power ran in
+between: the count itself is the axis, so that jobs' parts and the rest add up to it exactly.
 """
 
 from collections import defaultdict

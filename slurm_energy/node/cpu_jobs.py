@@ -1,6 +1,7 @@
 """Jobs without GPUs, where the site wants their host energy (`node.cpu_jobs`): two readings of the node's own count.
 
-No process watches such a job, no GPU is looked at for it, and nothing is set. What nobody read at its end is not known.
+No process watches such a job, no GPU is looked at for it, and nothing is set. What was not read at its end stays
+unknown.
 """
 
 from slurm_energy.domain.energy import HostEnergy

@@ -14,7 +14,7 @@ from slurm_energy.wire.offers import Address, Asker, ask_all
 
 SUBJECT = "several clusters"
 MAX_SKEW_SECONDS = 30.0
-"""Beyond it a start and a tariff are told wrongly; beyond five minutes no question is authenticated."""
+"""Beyond it a start and a tariff are stated wrongly; beyond five minutes no question is authenticated."""
 DEADLINE_SECONDS = 10.0
 
 

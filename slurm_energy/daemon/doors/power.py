@@ -175,7 +175,7 @@ class _Running:
 
     @property
     def clock(self) -> int:
-        """Index of the clock that it has, or was told to take."""
+        """Index of the clock that it has, or was ordered to take."""
         return self.top if self.ordered_mhz is None else _at_or_below(self.clocks_mhz, self.ordered_mhz)
 
     def take(self, found: RunningPower, now_seconds: float) -> None:
