@@ -1,7 +1,7 @@
 """What doctor says of the clusters among which energy-sbatch chooses."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -53,20 +53,20 @@ def test_all_is_well_where_each_answers_and_slurmdbd_knows_them(monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("document", "verdict", "words"),
+    ("made", "verdict", "words"),
     [
-        (answer(now_seconds=time.time() - 4000.0), Verdict.FAIL, "clock is 4"),
-        (answer(now_seconds=time.time() + 4000.0), Verdict.FAIL, "clock is"),
-        (answer(version="0.0.1"), Verdict.WARN, "daemon is 0.0.1"),
-        (answer(version=None), Verdict.FAIL, "neither its version nor its time"),
-        (answer(now_seconds="now"), Verdict.FAIL, "neither its version nor its time"),
-        (answer(now_seconds=True), Verdict.FAIL, "neither its version nor its time"),
+        (lambda: answer(now_seconds=time.time() - 4000.0), Verdict.FAIL, "clock is 4"),
+        (lambda: answer(now_seconds=time.time() + 4000.0), Verdict.FAIL, "clock is"),
+        (lambda: answer(version="0.0.1"), Verdict.WARN, "daemon is 0.0.1"),
+        (lambda: answer(version=None), Verdict.FAIL, "neither its version nor its time"),
+        (lambda: answer(now_seconds="now"), Verdict.FAIL, "neither its version nor its time"),
+        (lambda: answer(now_seconds=True), Verdict.FAIL, "neither its version nor its time"),
     ],
 )
 def test_what_is_wrong_with_one_is_said(
-    monkeypatch: pytest.MonkeyPatch, document: dict[str, object], verdict: Verdict, words: str
+    monkeypatch: pytest.MonkeyPatch, made: Callable[[], dict[str, object]], verdict: Verdict, words: str
 ) -> None:
-    found = said(monkeypatch, {"a": document, "b": answer()})
+    found = said(monkeypatch, {"a": made(), "b": answer()})
     assert found[0][0] is verdict and words in found[0][1]
 
 
